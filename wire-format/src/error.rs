@@ -37,7 +37,9 @@ pub enum FormatError {
         expected: u16,
     },
     /// A checksum does not match its bytes.
-    #[error("{part}: crc32c is {computed:#010x}, but {stored:#010x} is written; the bytes were damaged on the way or on disk")]
+    #[error(
+        "{part}: crc32c is {computed:#010x}, but {stored:#010x} is written; the bytes were damaged on the way or on disk"
+    )]
     Checksum {
         /// Which part of the bytes.
         part: &'static str,
@@ -47,7 +49,9 @@ pub enum FormatError {
         stored: u32,
     },
     /// The payload of one message does not match its checksum.
-    #[error("message {index}: payload crc32c is {computed:#010x}, but its header says {stored:#010x}; the payload was damaged")]
+    #[error(
+        "message {index}: payload crc32c is {computed:#010x}, but its header says {stored:#010x}; the payload was damaged"
+    )]
     PayloadChecksum {
         /// Index of the message in its batch.
         index: u32,
@@ -57,7 +61,9 @@ pub enum FormatError {
         stored: u32,
     },
     /// A limit is passed.
-    #[error("{what} is {found}, over the limit of {limit}; split the batch, or raise the limit in the server's configuration")]
+    #[error(
+        "{what} is {found}, over the limit of {limit}; split the batch, or raise the limit in the server's configuration"
+    )]
     TooLarge {
         /// What is too large.
         what: &'static str,

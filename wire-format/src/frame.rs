@@ -101,7 +101,11 @@ pub struct FrameHeader {
 impl FrameHeader {
     /// The header of a body of `length` bytes.
     pub fn new(kind: FrameKind, length: usize, correlation: u64) -> Self {
-        Self { length: length as u32, kind, correlation }
+        Self {
+            length: length as u32,
+            kind,
+            correlation,
+        }
     }
 
     /// The bytes that travel.
@@ -117,7 +121,10 @@ impl FrameHeader {
     pub fn read(bytes: &[u8; FRAME_HEADER_BYTES], limits: &Limits) -> Result<Self, FormatError> {
         let kind = FrameKind::from_number(bytes[4])?;
         if bytes[5..8] != [0; 3] {
-            return Err(FormatError::Table { part: "frame header", detail: "reserved bytes are set".to_owned() });
+            return Err(FormatError::Table {
+                part: "frame header",
+                detail: "reserved bytes are set".to_owned(),
+            });
         }
         let length = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         let (what, least, limit) = match kind {
@@ -130,13 +137,25 @@ impl FrameHeader {
             _ => ("bytes of a control frame", 8, CONTROL_BODY_BYTES_MAX),
         };
         if length < least {
-            return Err(FormatError::Short { part: kind.name(), have: length.into(), need: least.into() });
+            return Err(FormatError::Short {
+                part: kind.name(),
+                have: length.into(),
+                need: least.into(),
+            });
         }
         if length > limit {
-            return Err(FormatError::TooLarge { what, found: length.into(), limit: limit.into() });
+            return Err(FormatError::TooLarge {
+                what,
+                found: length.into(),
+                limit: limit.into(),
+            });
         }
         let correlation = bytes[8..].try_into().map(u64::from_le_bytes).unwrap_or_default();
-        Ok(Self { length, kind, correlation })
+        Ok(Self {
+            length,
+            kind,
+            correlation,
+        })
     }
 }
 
@@ -203,7 +222,10 @@ impl Tick {
     /// Reads a body.
     pub fn read(body: &[u8]) -> Result<Self, FormatError> {
         let body: &[u8; Self::BYTES] = exact(body, "tick")?;
-        Ok(Self { timetick: Timetick(long(body, 0)), next_offset: Offset(long(body, 8)) })
+        Ok(Self {
+            timetick: Timetick(long(body, 0)),
+            next_offset: Offset(long(body, 8)),
+        })
     }
 }
 
@@ -219,7 +241,11 @@ pub fn frame(kind: FrameKind, correlation: u64, body: &[u8]) -> Vec<u8> {
 }
 
 fn exact<'a, const N: usize>(body: &'a [u8], part: &'static str) -> Result<&'a [u8; N], FormatError> {
-    body.try_into().map_err(|_| FormatError::Short { part, have: body.len() as u64, need: N as u64 })
+    body.try_into().map_err(|_| FormatError::Short {
+        part,
+        have: body.len() as u64,
+        need: N as u64,
+    })
 }
 
 fn long(bytes: &[u8], at: usize) -> u64 {

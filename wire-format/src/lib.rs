@@ -24,6 +24,9 @@
 //! producer computed over its payload. The server renews only the meta crc, so payload checksums are end to end, also
 //! for a filtered delivery.
 
+// The generated code names `alloc::` paths, which resolve only from the crate root.
+extern crate alloc;
+
 pub mod batch;
 pub mod crc;
 pub mod error;

@@ -31,7 +31,12 @@ impl Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { batch_bytes: 8 << 20, messages: 65_536, vchannels: 4_096, name_bytes: Self::NAME_BYTES_MAX }
+        Self {
+            batch_bytes: 8 << 20,
+            messages: 65_536,
+            vchannels: 4_096,
+            name_bytes: Self::NAME_BYTES_MAX,
+        }
     }
 }
 
@@ -43,7 +48,10 @@ pub fn check_pchannel_name(name: &str) -> Result<(), FormatError> {
         "it is longer than 255 bytes"
     } else if name.starts_with('.') {
         "it begins with a dot"
-    } else if !name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.')) {
+    } else if !name
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+    {
         "only ASCII letters, digits, '-', '_' and '.' may stand in it"
     } else {
         return Ok(());
@@ -66,5 +74,9 @@ pub fn check_vchannel_name(name: &str, limits: &Limits) -> Result<(), FormatErro
 }
 
 fn name_error(what: &'static str, name: &str, why: &'static str) -> FormatError {
-    FormatError::Name { what, name: name.chars().take(64).collect(), why }
+    FormatError::Name {
+        what,
+        name: name.chars().take(64).collect(),
+        why,
+    }
 }

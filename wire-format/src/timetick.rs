@@ -26,7 +26,11 @@ impl Timetick {
 
     /// The timetick at `physical` milliseconds with counter `logical`; either part saturates at its largest value.
     pub const fn new(physical: Millis, logical: u64) -> Self {
-        let physical = if physical.0 > PHYSICAL_MAX.0 { PHYSICAL_MAX.0 } else { physical.0 };
+        let physical = if physical.0 > PHYSICAL_MAX.0 {
+            PHYSICAL_MAX.0
+        } else {
+            physical.0
+        };
         let logical = if logical > LOGICAL_MAX { LOGICAL_MAX } else { logical };
         Self(physical << LOGICAL_BITS | logical)
     }

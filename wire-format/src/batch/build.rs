@@ -120,32 +120,56 @@ impl BatchBuilder {
         body: &[u8],
     ) -> Result<(), FormatError> {
         if message_type.is_reserved() {
-            return Err(FormatError::ReservedType { index: self.count(), message_type: message_type.0 });
+            return Err(FormatError::ReservedType {
+                index: self.count(),
+                message_type: message_type.0,
+            });
         }
         if self.count() >= self.limits.messages {
             let limit = u64::from(self.limits.messages);
-            return Err(FormatError::TooLarge { what: "messages in a batch", found: limit + 1, limit });
+            return Err(FormatError::TooLarge {
+                what: "messages in a batch",
+                found: limit + 1,
+                limit,
+            });
         }
         let known = self.vchannels.iter().rposition(|name| name == vchannel);
-        let name_bytes = if known.is_some() { 0 } else { vchannel.len() + NAME_OVERHEAD };
+        let name_bytes = if known.is_some() {
+            0
+        } else {
+            vchannel.len() + NAME_OVERHEAD
+        };
         if known.is_none() {
             check_vchannel_name(vchannel, &self.limits)?;
             if self.vchannels.len() as u32 >= self.limits.vchannels {
                 let limit = u64::from(self.limits.vchannels);
-                return Err(FormatError::TooLarge { what: "vchannels in a batch", found: limit + 1, limit });
+                return Err(FormatError::TooLarge {
+                    what: "vchannels in a batch",
+                    found: limit + 1,
+                    limit,
+                });
             }
         }
         let at = self.payload.len();
         let room = (self.limits.batch_bytes as usize).saturating_sub(self.record_bytes() + name_bytes + HEADER_BYTES);
         if body.len() > room {
             let found = (self.record_bytes() + name_bytes + HEADER_BYTES + body.len()) as u64;
-            return Err(FormatError::TooLarge { what: "batch bytes", found, limit: self.limits.batch_bytes.into() });
+            return Err(FormatError::TooLarge {
+                what: "batch bytes",
+                found,
+                limit: self.limits.batch_bytes.into(),
+            });
         }
         let properties_length = properties::append(properties, &mut self.payload)?;
         if usize::from(properties_length) + body.len() > room {
             self.payload.truncate(at);
-            let found = (self.record_bytes() + name_bytes + HEADER_BYTES + body.len()) as u64 + u64::from(properties_length);
-            return Err(FormatError::TooLarge { what: "batch bytes", found, limit: self.limits.batch_bytes.into() });
+            let found =
+                (self.record_bytes() + name_bytes + HEADER_BYTES + body.len()) as u64 + u64::from(properties_length);
+            return Err(FormatError::TooLarge {
+                what: "batch bytes",
+                found,
+                limit: self.limits.batch_bytes.into(),
+            });
         }
         self.payload.extend_from_slice(body);
         let vchannel_index = known.unwrap_or_else(|| {
@@ -222,7 +246,15 @@ pub(crate) fn write_head<'n>(
     let names: Vec<_> = vchannels.map(|name| table.create_string(name)).collect();
     let vchannels = Some(table.create_vector(&names));
     let pchannel = Some(table.create_string(pchannel));
-    let root = Batch::create(table, &BatchArgs { meta: Some(meta), pchannel, vchannels, headers });
+    let root = Batch::create(
+        table,
+        &BatchArgs {
+            meta: Some(meta),
+            pchannel,
+            vchannels,
+            headers,
+        },
+    );
     table.finish_minimal(root);
     let index = table.finished_data();
     debug_assert_eq!(index.len() % 8, 0, "the builder pads to its largest alignment");

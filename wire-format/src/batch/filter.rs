@@ -62,7 +62,13 @@ impl Filter {
             [] => u64::MAX,
             types => types.iter().fold(0, |bits, t| bits | t.bit()),
         };
-        Self { vchannels, message_types, type_bitmap, min_timetick, max_timetick }
+        Self {
+            vchannels,
+            message_types,
+            type_bitmap,
+            min_timetick,
+            max_timetick,
+        }
     }
 
     /// The vchannels asked for, sorted; empty for all.

@@ -48,14 +48,25 @@ impl Prefix {
         };
         let magic = u32_at(head, 0);
         if magic != MAGIC {
-            return Err(FormatError::Magic { part: "record prefix", found: magic, expected: MAGIC });
+            return Err(FormatError::Magic {
+                part: "record prefix",
+                found: magic,
+                expected: MAGIC,
+            });
         }
         let version = u16_at(head, 4);
         if version != VERSION {
-            return Err(FormatError::Version { part: "record prefix", found: version, expected: VERSION });
+            return Err(FormatError::Version {
+                part: "record prefix",
+                found: version,
+                expected: VERSION,
+            });
         }
-        let prefix =
-            Self { index_len: u32_at(head, 8), payload_len: u32_at(head, 12), meta_crc32c: u32_at(head, CRC_AT) };
+        let prefix = Self {
+            index_len: u32_at(head, 8),
+            payload_len: u32_at(head, 12),
+            meta_crc32c: u32_at(head, CRC_AT),
+        };
         let total = prefix.record_len_u64();
         if total > u64::from(limits.batch_bytes) {
             return Err(FormatError::TooLarge {

@@ -30,12 +30,18 @@ impl<'a> Properties<'a> {
 }
 
 fn take_pair<'a>(rest: &mut &'a [u8]) -> Result<(&'a str, &'a str), FormatError> {
-    let cut = FormatError::Properties { detail: "a pair is cut short" };
+    let cut = FormatError::Properties {
+        detail: "a pair is cut short",
+    };
     let (lengths, tail) = rest.split_at_checked(4).ok_or(cut.clone())?;
     let (key, tail) = tail.split_at_checked(u16_at(lengths, 0).into()).ok_or(cut.clone())?;
     let (value, tail) = tail.split_at_checked(u16_at(lengths, 2).into()).ok_or(cut)?;
     *rest = tail;
-    let text = |b| std::str::from_utf8(b).map_err(|_| FormatError::Properties { detail: "a text is not UTF-8" });
+    let text = |b| {
+        std::str::from_utf8(b).map_err(|_| FormatError::Properties {
+            detail: "a text is not UTF-8",
+        })
+    };
     Ok((text(key)?, text(value)?))
 }
 
@@ -49,7 +55,11 @@ pub(crate) fn append<'p>(
         let (Ok(key_len), Ok(value_len)) = (u16::try_from(key.len()), u16::try_from(value.len())) else {
             let found = key.len().max(value.len()) as u64;
             out.truncate(start);
-            return Err(FormatError::TooLarge { what: "bytes of a property", found, limit: u16::MAX.into() });
+            return Err(FormatError::TooLarge {
+                what: "bytes of a property",
+                found,
+                limit: u16::MAX.into(),
+            });
         };
         out.extend_from_slice(&key_len.to_le_bytes());
         out.extend_from_slice(&value_len.to_le_bytes());
@@ -59,6 +69,10 @@ pub(crate) fn append<'p>(
     u16::try_from(out.len() - start).map_err(|_| {
         let found = (out.len() - start) as u64;
         out.truncate(start);
-        FormatError::TooLarge { what: "bytes of all properties of a message", found, limit: u16::MAX.into() }
+        FormatError::TooLarge {
+            what: "bytes of all properties of a message",
+            found,
+            limit: u16::MAX.into(),
+        }
     })
 }

@@ -57,7 +57,15 @@ impl SubsetWriter {
             meta.span,
         );
         let names = self.names.iter().map(|&name| batch.vchannel(name));
-        write_head(&mut self.table, &meta, batch.pchannel(), names, &self.headers, payload_len, out);
+        write_head(
+            &mut self.table,
+            &meta,
+            batch.pchannel(),
+            names,
+            &self.headers,
+            payload_len,
+            out,
+        );
         out.reserve(payload_len as usize);
         for &index in indices {
             out.extend_from_slice(batch.message_bytes(batch.header(index)));

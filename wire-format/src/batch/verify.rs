@@ -34,12 +34,20 @@ pub fn verify<'a>(bytes: &'a [u8], door: Door, limits: &Limits) -> Result<BatchV
     let prefix = Prefix::read(bytes, limits)?;
     let need = prefix.record_len();
     let Some(record) = bytes.get(..need) else {
-        return Err(FormatError::Short { part: "record", have: bytes.len() as u64, need: need as u64 });
+        return Err(FormatError::Short {
+            part: "record",
+            have: bytes.len() as u64,
+            need: need as u64,
+        });
     };
     let index_end = PREFIX_BYTES + prefix.index_len as usize;
     let computed = computed_meta_crc(record, index_end);
     if computed != prefix.meta_crc32c {
-        return Err(FormatError::Checksum { part: "batch meta", computed, stored: prefix.meta_crc32c });
+        return Err(FormatError::Checksum {
+            part: "batch meta",
+            computed,
+            stored: prefix.meta_crc32c,
+        });
     }
     let layout = read_table(record, index_end, prefix.payload_len, limits)?;
     let view = BatchView::new(record, layout);
@@ -58,8 +66,10 @@ fn read_table(record: &[u8], index_end: usize, payload_len: u32, limits: &Limits
         max_apparent_size: index.len().saturating_mul(2),
         ..Default::default()
     };
-    let batch = flatbuffers::root_with_opts::<Batch<'_>>(&options, index)
-        .map_err(|e| FormatError::Table { part: "batch", detail: e.to_string() })?;
+    let batch = flatbuffers::root_with_opts::<Batch<'_>>(&options, index).map_err(|e| FormatError::Table {
+        part: "batch",
+        detail: e.to_string(),
+    })?;
     let position = |part: &[u8]| (part.as_ptr() as usize - record.as_ptr() as usize) as u32;
     let headers = batch.headers();
     let vchannels = batch.vchannels();
@@ -69,7 +79,11 @@ fn read_table(record: &[u8], index_end: usize, payload_len: u32, limits: &Limits
         return Err(FormatError::Empty);
     }
     if count > limits.messages {
-        return Err(FormatError::TooLarge { what: "messages in a batch", found: count.into(), limit: limits.messages.into() });
+        return Err(FormatError::TooLarge {
+            what: "messages in a batch",
+            found: count.into(),
+            limit: limits.messages.into(),
+        });
     }
     if vchannel_count > limits.vchannels {
         return Err(FormatError::TooLarge {
@@ -105,10 +119,21 @@ fn check_patched_apart(record: &[u8], batch: &Batch<'_>, meta_at: usize, headers
     let touches = |at: usize, len: usize| overlap(&meta, &(at..at + len)) || overlap(&headers, &(at..at + len));
     let table_at = PREFIX_BYTES + batch._tab.loc();
     let vtable = batch._tab.vtable();
-    let (vtable_at, vtable_len) = (table_at.wrapping_sub(i32_at(record, table_at) as isize as usize), vtable.num_bytes());
-    let vectors = [headers_at - 4, position(batch.vchannels().bytes()) - 4, position(batch.pchannel().as_bytes()) - 4];
-    let slots = [Batch::VT_PCHANNEL, Batch::VT_VCHANNELS, Batch::VT_HEADERS].map(|slot| table_at + usize::from(vtable.get(slot)));
-    let names = batch.vchannels().iter().any(|name| touches(position(name.as_bytes()) - 4, name.len() + 4));
+    let (vtable_at, vtable_len) = (
+        table_at.wrapping_sub(i32_at(record, table_at) as isize as usize),
+        vtable.num_bytes(),
+    );
+    let vectors = [
+        headers_at - 4,
+        position(batch.vchannels().bytes()) - 4,
+        position(batch.pchannel().as_bytes()) - 4,
+    ];
+    let slots = [Batch::VT_PCHANNEL, Batch::VT_VCHANNELS, Batch::VT_HEADERS]
+        .map(|slot| table_at + usize::from(vtable.get(slot)));
+    let names = batch
+        .vchannels()
+        .iter()
+        .any(|name| touches(position(name.as_bytes()) - 4, name.len() + 4));
     let clash = overlap(&meta, &headers)
         || touches(PREFIX_BYTES, 4)
         || touches(table_at, 4)
@@ -139,25 +164,45 @@ fn check_headers(view: &BatchView<'_>, door: Door) -> Result<(), FormatError> {
     let meta = view.meta();
     let (mut payload_at, mut bitmap, mut last_tick, mut next_delta) = (0u64, 0u64, Timetick::ZERO, 0u64);
     for (index, header) in (0u32..).zip(view.headers()) {
-        let fault = |what, found, expected| FormatError::Header { index, what, found, expected };
+        let fault = |what, found, expected| FormatError::Header {
+            index,
+            what,
+            found,
+            expected,
+        };
         if u32::from(header.vchannel()) >= vchannels {
-            return Err(fault("vchannel index", header.vchannel().into(), vchannels.saturating_sub(1).into()));
+            return Err(fault(
+                "vchannel index",
+                header.vchannel().into(),
+                vchannels.saturating_sub(1).into(),
+            ));
         }
         if u64::from(header.payload_offset()) != payload_at {
             return Err(fault("payload offset", header.payload_offset().into(), payload_at));
         }
         if u32::from(header.properties_length()) > header.payload_length() {
-            return Err(fault("properties length", header.properties_length().into(), header.payload_length().into()));
+            return Err(fault(
+                "properties length",
+                header.properties_length().into(),
+                header.payload_length().into(),
+            ));
         }
         let delta = u64::from(header.offset_delta());
         match door {
             Door::Producer if delta != u64::from(index) => return Err(fault("offset delta", delta, index.into())),
             Door::Producer if header.message_type().is_reserved() => {
-                return Err(FormatError::ReservedType { index, message_type: header.message_type().0 });
+                return Err(FormatError::ReservedType {
+                    index,
+                    message_type: header.message_type().0,
+                });
             }
             Door::Storage if delta < next_delta => return Err(fault("offset delta", delta, next_delta)),
             Door::Storage if header.timetick() <= last_tick => {
-                return Err(fault("timetick", header.timetick().get(), last_tick.get().saturating_add(1)));
+                return Err(fault(
+                    "timetick",
+                    header.timetick().get(),
+                    last_tick.get().saturating_add(1),
+                ));
             }
             _ => {}
         }
@@ -193,16 +238,26 @@ fn check_stamped(view: &BatchView<'_>, last_tick: Timetick) -> Result<(), Format
         return Err(fault("max timetick", meta.max_timetick.get(), last_tick.get()));
     }
     if meta.promised_timetick >= meta.min_timetick {
-        return Err(fault("promised timetick", meta.promised_timetick.get(), meta.min_timetick.previous().get()));
+        return Err(fault(
+            "promised timetick",
+            meta.promised_timetick.get(),
+            meta.min_timetick.previous().get(),
+        ));
     }
     if meta.base_offset.get().checked_add(u64::from(meta.span)).is_none() {
-        return Err(fault("base offset", meta.base_offset.get(), u64::MAX - u64::from(meta.span)));
+        return Err(fault(
+            "base offset",
+            meta.base_offset.get(),
+            u64::MAX - u64::from(meta.span),
+        ));
     }
     Ok(())
 }
 
 fn check_payloads(view: &BatchView<'_>) -> Result<(), FormatError> {
-    (0u32..).zip(view.headers()).try_for_each(|(index, header)| check_payload(view, index, header))
+    (0u32..)
+        .zip(view.headers())
+        .try_for_each(|(index, header)| check_payload(view, index, header))
 }
 
 /// Checks the payload of one message against the producer's checksum.
@@ -210,7 +265,11 @@ pub(crate) fn check_payload(view: &BatchView<'_>, index: u32, header: Header<'_>
     let computed = crc::crc32c(view.message_bytes(header));
     let stored = header.payload_crc32c();
     if computed != stored {
-        return Err(FormatError::PayloadChecksum { index, computed, stored });
+        return Err(FormatError::PayloadChecksum {
+            index,
+            computed,
+            stored,
+        });
     }
     Ok(())
 }

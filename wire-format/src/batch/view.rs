@@ -86,7 +86,10 @@ impl<'a> BatchView<'a> {
     /// # Panics
     /// May panic on access if `record` holds other bytes than those verified.
     pub fn new(record: &'a [u8], layout: Layout) -> Self {
-        Self { record: &record[..layout.record_len()], layout }
+        Self {
+            record: &record[..layout.record_len()],
+            layout,
+        }
     }
 
     /// Where its parts stand; keep it to come back without a second verification.

@@ -319,6 +319,28 @@ impl<'a> ReadRequest<'a> {
     builder.finish()
   }
 
+  pub fn unpack(&self) -> ReadRequestT {
+    let start = self.start();
+    let start_at = self.start_at();
+    let vchannels = self.vchannels().map(|x| {
+      x.iter().map(|s| alloc::string::ToString::to_string(s)).collect()
+    });
+    let message_types = self.message_types().map(|x| {
+      x.into_iter().collect()
+    });
+    let min_timetick = self.min_timetick();
+    let max_timetick = self.max_timetick();
+    let credit_bytes = self.credit_bytes();
+    ReadRequestT {
+      start,
+      start_at,
+      vchannels,
+      message_types,
+      min_timetick,
+      max_timetick,
+      credit_bytes,
+    }
+  }
 
   #[inline]
   pub fn start(&self) -> StartKind {
@@ -477,6 +499,57 @@ impl ::core::fmt::Debug for ReadRequest<'_> {
       ds.finish()
   }
 }
+#[non_exhaustive]
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReadRequestT {
+  pub start: StartKind,
+  pub start_at: u64,
+  pub vchannels: Option<alloc::vec::Vec<alloc::string::String>>,
+  pub message_types: Option<alloc::vec::Vec<u16>>,
+  pub min_timetick: u64,
+  pub max_timetick: u64,
+  pub credit_bytes: u64,
+}
+impl Default for ReadRequestT {
+  fn default() -> Self {
+    Self {
+      start: StartKind::Earliest,
+      start_at: 0,
+      vchannels: None,
+      message_types: None,
+      min_timetick: 0,
+      max_timetick: 18446744073709551615,
+      credit_bytes: 0,
+    }
+  }
+}
+impl ReadRequestT {
+  pub fn pack<'b, A: ::flatbuffers::Allocator + 'b>(
+    &self,
+    _fbb: &mut ::flatbuffers::FlatBufferBuilder<'b, A>
+  ) -> ::flatbuffers::WIPOffset<ReadRequest<'b>> {
+    let start = self.start;
+    let start_at = self.start_at;
+    let vchannels = self.vchannels.as_ref().map(|x|{
+      let w: alloc::vec::Vec<_> = x.iter().map(|s| _fbb.create_string(s)).collect();_fbb.create_vector(&w)
+    });
+    let message_types = self.message_types.as_ref().map(|x|{
+      _fbb.create_vector(x)
+    });
+    let min_timetick = self.min_timetick;
+    let max_timetick = self.max_timetick;
+    let credit_bytes = self.credit_bytes;
+    ReadRequest::create(_fbb, &ReadRequestArgs{
+      start,
+      start_at,
+      vchannels,
+      message_types,
+      min_timetick,
+      max_timetick,
+      credit_bytes,
+    })
+  }
+}
 pub enum HelloOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
@@ -522,6 +595,32 @@ impl<'a> Hello<'a> {
     builder.finish()
   }
 
+  pub fn unpack(&self) -> HelloT {
+    let version = self.version();
+    let features = self.features();
+    let client_name = self.client_name().map(|x| {
+      alloc::string::ToString::to_string(x)
+    });
+    let intent = self.intent();
+    let pchannel = self.pchannel().map(|x| {
+      alloc::string::ToString::to_string(x)
+    });
+    let credentials = self.credentials().map(|x| {
+      x.into_iter().collect()
+    });
+    let read = self.read().map(|x| {
+      alloc::boxed::Box::new(x.unpack())
+    });
+    HelloT {
+      version,
+      features,
+      client_name,
+      intent,
+      pchannel,
+      credentials,
+      read,
+    }
+  }
 
   #[inline]
   pub fn version(&self) -> u16 {
@@ -677,6 +776,61 @@ impl ::core::fmt::Debug for Hello<'_> {
       ds.finish()
   }
 }
+#[non_exhaustive]
+#[derive(Debug, Clone, PartialEq)]
+pub struct HelloT {
+  pub version: u16,
+  pub features: u64,
+  pub client_name: Option<alloc::string::String>,
+  pub intent: Intent,
+  pub pchannel: Option<alloc::string::String>,
+  pub credentials: Option<alloc::vec::Vec<u8>>,
+  pub read: Option<alloc::boxed::Box<ReadRequestT>>,
+}
+impl Default for HelloT {
+  fn default() -> Self {
+    Self {
+      version: 0,
+      features: 0,
+      client_name: None,
+      intent: Intent::Produce,
+      pchannel: None,
+      credentials: None,
+      read: None,
+    }
+  }
+}
+impl HelloT {
+  pub fn pack<'b, A: ::flatbuffers::Allocator + 'b>(
+    &self,
+    _fbb: &mut ::flatbuffers::FlatBufferBuilder<'b, A>
+  ) -> ::flatbuffers::WIPOffset<Hello<'b>> {
+    let version = self.version;
+    let features = self.features;
+    let client_name = self.client_name.as_ref().map(|x|{
+      _fbb.create_string(x)
+    });
+    let intent = self.intent;
+    let pchannel = self.pchannel.as_ref().map(|x|{
+      _fbb.create_string(x)
+    });
+    let credentials = self.credentials.as_ref().map(|x|{
+      _fbb.create_vector(x)
+    });
+    let read = self.read.as_ref().map(|x|{
+      x.pack(_fbb)
+    });
+    Hello::create(_fbb, &HelloArgs{
+      version,
+      features,
+      client_name,
+      intent,
+      pchannel,
+      credentials,
+      read,
+    })
+  }
+}
 pub enum HelloReplyOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
@@ -728,6 +882,32 @@ impl<'a> HelloReply<'a> {
     builder.finish()
   }
 
+  pub fn unpack(&self) -> HelloReplyT {
+    let version = self.version();
+    let features = self.features();
+    let server_name = self.server_name().map(|x| {
+      alloc::string::ToString::to_string(x)
+    });
+    let term = self.term();
+    let first_offset = self.first_offset();
+    let next_offset = self.next_offset();
+    let last_timetick = self.last_timetick();
+    let max_batch_bytes = self.max_batch_bytes();
+    let max_batch_messages = self.max_batch_messages();
+    let start_offset = self.start_offset();
+    HelloReplyT {
+      version,
+      features,
+      server_name,
+      term,
+      first_offset,
+      next_offset,
+      last_timetick,
+      max_batch_bytes,
+      max_batch_messages,
+      start_offset,
+    }
+  }
 
   #[inline]
   pub fn version(&self) -> u16 {
@@ -928,6 +1108,67 @@ impl ::core::fmt::Debug for HelloReply<'_> {
       ds.finish()
   }
 }
+#[non_exhaustive]
+#[derive(Debug, Clone, PartialEq)]
+pub struct HelloReplyT {
+  pub version: u16,
+  pub features: u64,
+  pub server_name: Option<alloc::string::String>,
+  pub term: u64,
+  pub first_offset: u64,
+  pub next_offset: u64,
+  pub last_timetick: u64,
+  pub max_batch_bytes: u32,
+  pub max_batch_messages: u32,
+  pub start_offset: u64,
+}
+impl Default for HelloReplyT {
+  fn default() -> Self {
+    Self {
+      version: 0,
+      features: 0,
+      server_name: None,
+      term: 0,
+      first_offset: 0,
+      next_offset: 0,
+      last_timetick: 0,
+      max_batch_bytes: 0,
+      max_batch_messages: 0,
+      start_offset: 0,
+    }
+  }
+}
+impl HelloReplyT {
+  pub fn pack<'b, A: ::flatbuffers::Allocator + 'b>(
+    &self,
+    _fbb: &mut ::flatbuffers::FlatBufferBuilder<'b, A>
+  ) -> ::flatbuffers::WIPOffset<HelloReply<'b>> {
+    let version = self.version;
+    let features = self.features;
+    let server_name = self.server_name.as_ref().map(|x|{
+      _fbb.create_string(x)
+    });
+    let term = self.term;
+    let first_offset = self.first_offset;
+    let next_offset = self.next_offset;
+    let last_timetick = self.last_timetick;
+    let max_batch_bytes = self.max_batch_bytes;
+    let max_batch_messages = self.max_batch_messages;
+    let start_offset = self.start_offset;
+    HelloReply::create(_fbb, &HelloReplyArgs{
+      version,
+      features,
+      server_name,
+      term,
+      first_offset,
+      next_offset,
+      last_timetick,
+      max_batch_bytes,
+      max_batch_messages,
+      start_offset,
+    })
+  }
+}
 pub enum RefusalOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
@@ -995,6 +1236,54 @@ impl<'a> Refusal<'a> {
     builder.finish()
   }
 
+  pub fn unpack(&self) -> RefusalT {
+    let code = self.code();
+    let message = self.message().map(|x| {
+      alloc::string::ToString::to_string(x)
+    });
+    let version_min = self.version_min();
+    let version_max = self.version_max();
+    let features = self.features();
+    let address = self.address().map(|x| {
+      alloc::string::ToString::to_string(x)
+    });
+    let term = self.term();
+    let asked_offset = self.asked_offset();
+    let first_offset = self.first_offset();
+    let next_offset = self.next_offset();
+    let limit_name = self.limit_name().map(|x| {
+      alloc::string::ToString::to_string(x)
+    });
+    let measured = self.measured();
+    let limit_value = self.limit_value();
+    let retry_after_ms = self.retry_after_ms();
+    let expected_sequence = self.expected_sequence();
+    let file = self.file().map(|x| {
+      alloc::string::ToString::to_string(x)
+    });
+    let damaged_from = self.damaged_from();
+    let damaged_to = self.damaged_to();
+    RefusalT {
+      code,
+      message,
+      version_min,
+      version_max,
+      features,
+      address,
+      term,
+      asked_offset,
+      first_offset,
+      next_offset,
+      limit_name,
+      measured,
+      limit_value,
+      retry_after_ms,
+      expected_sequence,
+      file,
+      damaged_from,
+      damaged_to,
+    }
+  }
 
   #[inline]
   pub fn code(&self) -> u16 {
@@ -1321,6 +1610,105 @@ impl ::core::fmt::Debug for Refusal<'_> {
       ds.finish()
   }
 }
+#[non_exhaustive]
+#[derive(Debug, Clone, PartialEq)]
+pub struct RefusalT {
+  pub code: u16,
+  pub message: Option<alloc::string::String>,
+  pub version_min: u16,
+  pub version_max: u16,
+  pub features: u64,
+  pub address: Option<alloc::string::String>,
+  pub term: u64,
+  pub asked_offset: u64,
+  pub first_offset: u64,
+  pub next_offset: u64,
+  pub limit_name: Option<alloc::string::String>,
+  pub measured: u64,
+  pub limit_value: u64,
+  pub retry_after_ms: u32,
+  pub expected_sequence: u64,
+  pub file: Option<alloc::string::String>,
+  pub damaged_from: u64,
+  pub damaged_to: u64,
+}
+impl Default for RefusalT {
+  fn default() -> Self {
+    Self {
+      code: 0,
+      message: None,
+      version_min: 0,
+      version_max: 0,
+      features: 0,
+      address: None,
+      term: 0,
+      asked_offset: 0,
+      first_offset: 0,
+      next_offset: 0,
+      limit_name: None,
+      measured: 0,
+      limit_value: 0,
+      retry_after_ms: 0,
+      expected_sequence: 0,
+      file: None,
+      damaged_from: 0,
+      damaged_to: 0,
+    }
+  }
+}
+impl RefusalT {
+  pub fn pack<'b, A: ::flatbuffers::Allocator + 'b>(
+    &self,
+    _fbb: &mut ::flatbuffers::FlatBufferBuilder<'b, A>
+  ) -> ::flatbuffers::WIPOffset<Refusal<'b>> {
+    let code = self.code;
+    let message = self.message.as_ref().map(|x|{
+      _fbb.create_string(x)
+    });
+    let version_min = self.version_min;
+    let version_max = self.version_max;
+    let features = self.features;
+    let address = self.address.as_ref().map(|x|{
+      _fbb.create_string(x)
+    });
+    let term = self.term;
+    let asked_offset = self.asked_offset;
+    let first_offset = self.first_offset;
+    let next_offset = self.next_offset;
+    let limit_name = self.limit_name.as_ref().map(|x|{
+      _fbb.create_string(x)
+    });
+    let measured = self.measured;
+    let limit_value = self.limit_value;
+    let retry_after_ms = self.retry_after_ms;
+    let expected_sequence = self.expected_sequence;
+    let file = self.file.as_ref().map(|x|{
+      _fbb.create_string(x)
+    });
+    let damaged_from = self.damaged_from;
+    let damaged_to = self.damaged_to;
+    Refusal::create(_fbb, &RefusalArgs{
+      code,
+      message,
+      version_min,
+      version_max,
+      features,
+      address,
+      term,
+      asked_offset,
+      first_offset,
+      next_offset,
+      limit_name,
+      measured,
+      limit_value,
+      retry_after_ms,
+      expected_sequence,
+      file,
+      damaged_from,
+      damaged_to,
+    })
+  }
+}
 pub enum AdminRequestOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
@@ -1355,6 +1743,14 @@ impl<'a> AdminRequest<'a> {
     builder.finish()
   }
 
+  pub fn unpack(&self) -> AdminRequestT {
+    let kind = self.kind();
+    let upto = self.upto();
+    AdminRequestT {
+      kind,
+      upto,
+    }
+  }
 
   #[inline]
   pub fn kind(&self) -> AdminKind {
@@ -1435,6 +1831,33 @@ impl ::core::fmt::Debug for AdminRequest<'_> {
       ds.finish()
   }
 }
+#[non_exhaustive]
+#[derive(Debug, Clone, PartialEq)]
+pub struct AdminRequestT {
+  pub kind: AdminKind,
+  pub upto: u64,
+}
+impl Default for AdminRequestT {
+  fn default() -> Self {
+    Self {
+      kind: AdminKind::ListPchannels,
+      upto: 0,
+    }
+  }
+}
+impl AdminRequestT {
+  pub fn pack<'b, A: ::flatbuffers::Allocator + 'b>(
+    &self,
+    _fbb: &mut ::flatbuffers::FlatBufferBuilder<'b, A>
+  ) -> ::flatbuffers::WIPOffset<AdminRequest<'b>> {
+    let kind = self.kind;
+    let upto = self.upto;
+    AdminRequest::create(_fbb, &AdminRequestArgs{
+      kind,
+      upto,
+    })
+  }
+}
 pub enum PchannelInfoOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
@@ -1488,6 +1911,37 @@ impl<'a> PchannelInfo<'a> {
     builder.finish()
   }
 
+  pub fn unpack(&self) -> PchannelInfoT {
+    let name = {
+      let x = self.name();
+      alloc::string::ToString::to_string(x)
+    };
+    let shard = self.shard();
+    let term = self.term();
+    let first_offset = self.first_offset();
+    let next_offset = self.next_offset();
+    let last_timetick = self.last_timetick();
+    let stored_bytes = self.stored_bytes();
+    let tail_bytes = self.tail_bytes();
+    let readers = self.readers();
+    let producers = self.producers();
+    let failed = self.failed().map(|x| {
+      alloc::string::ToString::to_string(x)
+    });
+    PchannelInfoT {
+      name,
+      shard,
+      term,
+      first_offset,
+      next_offset,
+      last_timetick,
+      stored_bytes,
+      tail_bytes,
+      readers,
+      producers,
+      failed,
+    }
+  }
 
   #[inline]
   pub fn name(&self) -> &'a str {
@@ -1703,6 +2157,74 @@ impl ::core::fmt::Debug for PchannelInfo<'_> {
       ds.finish()
   }
 }
+#[non_exhaustive]
+#[derive(Debug, Clone, PartialEq)]
+pub struct PchannelInfoT {
+  pub name: alloc::string::String,
+  pub shard: u16,
+  pub term: u64,
+  pub first_offset: u64,
+  pub next_offset: u64,
+  pub last_timetick: u64,
+  pub stored_bytes: u64,
+  pub tail_bytes: u64,
+  pub readers: u32,
+  pub producers: u32,
+  pub failed: Option<alloc::string::String>,
+}
+impl Default for PchannelInfoT {
+  fn default() -> Self {
+    Self {
+      name: alloc::string::ToString::to_string(""),
+      shard: 0,
+      term: 0,
+      first_offset: 0,
+      next_offset: 0,
+      last_timetick: 0,
+      stored_bytes: 0,
+      tail_bytes: 0,
+      readers: 0,
+      producers: 0,
+      failed: None,
+    }
+  }
+}
+impl PchannelInfoT {
+  pub fn pack<'b, A: ::flatbuffers::Allocator + 'b>(
+    &self,
+    _fbb: &mut ::flatbuffers::FlatBufferBuilder<'b, A>
+  ) -> ::flatbuffers::WIPOffset<PchannelInfo<'b>> {
+    let name = Some({
+      let x = &self.name;
+      _fbb.create_string(x)
+    });
+    let shard = self.shard;
+    let term = self.term;
+    let first_offset = self.first_offset;
+    let next_offset = self.next_offset;
+    let last_timetick = self.last_timetick;
+    let stored_bytes = self.stored_bytes;
+    let tail_bytes = self.tail_bytes;
+    let readers = self.readers;
+    let producers = self.producers;
+    let failed = self.failed.as_ref().map(|x|{
+      _fbb.create_string(x)
+    });
+    PchannelInfo::create(_fbb, &PchannelInfoArgs{
+      name,
+      shard,
+      term,
+      first_offset,
+      next_offset,
+      last_timetick,
+      stored_bytes,
+      tail_bytes,
+      readers,
+      producers,
+      failed,
+    })
+  }
+}
 pub enum AdminReplyOffset {}
 #[derive(Copy, Clone, PartialEq)]
 
@@ -1739,6 +2261,20 @@ impl<'a> AdminReply<'a> {
     builder.finish()
   }
 
+  pub fn unpack(&self) -> AdminReplyT {
+    let pchannels = self.pchannels().map(|x| {
+      x.iter().map(|t| t.unpack()).collect()
+    });
+    let first_offset = self.first_offset();
+    let held_by = self.held_by().map(|x| {
+      alloc::string::ToString::to_string(x)
+    });
+    AdminReplyT {
+      pchannels,
+      first_offset,
+      held_by,
+    }
+  }
 
   #[inline]
   pub fn pchannels(&self) -> Option<::flatbuffers::Vector<'a, ::flatbuffers::ForwardsUOffset<PchannelInfo<'a>>>> {
@@ -1832,6 +2368,41 @@ impl ::core::fmt::Debug for AdminReply<'_> {
       ds.field("first_offset", &self.first_offset());
       ds.field("held_by", &self.held_by());
       ds.finish()
+  }
+}
+#[non_exhaustive]
+#[derive(Debug, Clone, PartialEq)]
+pub struct AdminReplyT {
+  pub pchannels: Option<alloc::vec::Vec<PchannelInfoT>>,
+  pub first_offset: u64,
+  pub held_by: Option<alloc::string::String>,
+}
+impl Default for AdminReplyT {
+  fn default() -> Self {
+    Self {
+      pchannels: None,
+      first_offset: 0,
+      held_by: None,
+    }
+  }
+}
+impl AdminReplyT {
+  pub fn pack<'b, A: ::flatbuffers::Allocator + 'b>(
+    &self,
+    _fbb: &mut ::flatbuffers::FlatBufferBuilder<'b, A>
+  ) -> ::flatbuffers::WIPOffset<AdminReply<'b>> {
+    let pchannels = self.pchannels.as_ref().map(|x|{
+      let w: alloc::vec::Vec<_> = x.iter().map(|t| t.pack(_fbb)).collect();_fbb.create_vector(&w)
+    });
+    let first_offset = self.first_offset;
+    let held_by = self.held_by.as_ref().map(|x|{
+      _fbb.create_string(x)
+    });
+    AdminReply::create(_fbb, &AdminReplyArgs{
+      pchannels,
+      first_offset,
+      held_by,
+    })
   }
 }
 }  // pub mod protocol
