@@ -19,7 +19,7 @@ data=$work/data
 mkdir "$data"
 server=
 
-bold= plain=
+bold="" plain=""
 if [ -t 1 ]; then bold=$'\033[1m' plain=$'\033[0m'; fi
 step() { printf '\n%s%s%s\n' "$bold" "$1" "$plain"; }
 say() { printf '    %s\n' "$*"; }
@@ -103,13 +103,13 @@ say "it listens on $addr for producers and readers, on $http for health and metr
 say "and keeps its files in $data"
 
 step "3. Produce: write the $ROWS vectors of $FILE into the log"
-say "The log is called 'demo'. It is one ordered file of messages, a pchannel. Four collections' shards, the vchannels"
-say "demo-v1 to demo-v4, share it; each row goes to one of them. A row counts once it is safe on disk."
+say "The log is called 'demo': one ordered row of messages, a pchannel. Four collections' shards share it, the"
+say "vchannels demo-v1 to demo-v4; each vector goes to one of them. It counts as written once it is safe on disk."
 "$lognode" produce --server "$addr" --pchannel demo --parquet "$FILE" \
     --id-column id --vector-column emb --vchannels 4
 
 step "4. Consume: read one vchannel back, from the beginning"
-say "The server filters: only demo-v1's rows cross the wire. Between rows it sends timeticks, every 10 ms: promises that"
+say "The server filters: only demo-v1's rows cross the wire. Every 10 ms it sends a timetick between them: a promise that"
 say "nothing older will ever come. A tick without a row is told to readers and never written to disk."
 "$lognode" consume --server "$addr" --pchannel demo --from earliest --vchannel demo-v1 --until-caught-up \
     --out "$work/rows.parquet"
@@ -147,4 +147,5 @@ server=
 [ "$rc" -eq 0 ] || fail "the server ended with exit code $rc"
 say "it finished what was open and left nothing to recover"
 
-printf '\n%sdemo: ok%s: %s rows in, %s rows out, equal. Next: README.md, docs/architecture.md\n' "$bold" "$plain" "$ROWS" "$got"
+printf '\n%sdemo: ok%s: %s rows in, %s rows out, equal. Next: README.md, docs/architecture.md\n' \
+    "$bold" "$plain" "$ROWS" "$got"
