@@ -1,0 +1,188 @@
+//! Gives every message its place: dense offsets, growing timeticks, and the first place again to a retry.
+
+use wire_format::{Offset, ProducerEpoch, ProducerId, Sequence, Term, Timetick};
+
+use crate::dedupe::{BatchKey, Dedupe, DedupeOutcome, DedupeRefusal};
+
+/// A batch that asks for a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AppendRequest {
+    /// Who sends it; 0 asks for no dedupe.
+    pub producer: ProducerId,
+    /// Incarnation of the producer.
+    pub epoch: ProducerEpoch,
+    /// Sequence of its first message.
+    pub first_sequence: Sequence,
+    /// Messages in it, at least 1.
+    pub count: u32,
+}
+
+/// The place of a batch: message `i` has offset `base_offset + i` and timetick `first_timetick + i`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// Offset of the first message.
+    pub base_offset: Offset,
+    /// Timetick of the first message.
+    pub first_timetick: Timetick,
+    /// Messages in the batch.
+    pub count: u32,
+}
+
+impl Position {
+    /// The offset after the batch. Once the log is durable up to it the batch may be acked.
+    pub fn next_offset(&self) -> Offset {
+        self.base_offset.plus(u64::from(self.count))
+    }
+
+    /// Timetick of the last message.
+    pub fn last_timetick(&self) -> Timetick {
+        self.first_timetick.plus(u64::from(self.count).saturating_sub(1))
+    }
+}
+
+/// The answer to a request. Neither kind is durable yet: an ack waits until the log is durable up to
+/// [`Position::next_offset`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sequenced {
+    /// A new batch: write it at this place.
+    Fresh(Position),
+    /// A retry of a batch that has this place: write nothing.
+    Duplicate(Position),
+}
+
+impl Sequenced {
+    /// The place, old or new.
+    pub fn position(&self) -> Position {
+        match *self {
+            Self::Fresh(position) | Self::Duplicate(position) => position,
+        }
+    }
+}
+
+/// Why a batch got no place. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// A batch without messages.
+    #[error("the batch holds no message. Send at least one")]
+    Empty,
+    /// The offsets are used up.
+    #[error("the pchannel has no offset left for {count} messages after {next_offset}. Produce to another pchannel")]
+    OffsetsExhausted {
+        /// Where the log ends.
+        next_offset: Offset,
+        /// Messages of the batch.
+        count: u32,
+    },
+    /// The timeticks are used up: time stands at its end.
+    #[error(
+        "the pchannel has no timetick left for {count} messages after {last_timetick}: its clock once stood at the end of \
+         time. Set the machine's clock right and produce to a new pchannel"
+    )]
+    TimeExhausted {
+        /// The last timetick given out or promised.
+        last_timetick: Timetick,
+        /// Messages of the batch.
+        count: u32,
+    },
+    /// The producer's numbering does not allow it.
+    #[error(transparent)]
+    Dedupe(#[from] DedupeRefusal),
+}
+
+/// Numbers the messages of one pchannel under one term. Lives on the shard that owns the pchannel.
+#[derive(Debug)]
+pub struct Sequencer {
+    term: Term,
+    next_offset: Offset,
+    last_timetick: Timetick,
+    dedupe: Dedupe,
+}
+
+impl Sequencer {
+    /// Goes on after `next_offset - 1` and `last_timetick`. `last_timetick` must be at least the last stored timetick and
+    /// the last stored promise; [`crate::recovery`] sees to that.
+    pub fn new(term: Term, next_offset: Offset, last_timetick: Timetick, dedupe: Dedupe) -> Self {
+        Self {
+            term,
+            next_offset,
+            last_timetick,
+            dedupe,
+        }
+    }
+
+    /// Gives a batch its place. A fresh batch must be written by the caller, in the order of the answers.
+    pub fn append(&mut self, now: Timetick, request: &AppendRequest) -> Result<Sequenced, Refusal> {
+        let AppendRequest {
+            producer,
+            epoch,
+            first_sequence,
+            count,
+        } = *request;
+        if count == 0 {
+            return Err(Refusal::Empty);
+        }
+        let key = BatchKey {
+            producer,
+            epoch,
+            first_sequence,
+            count,
+        };
+        if let DedupeOutcome::Duplicate {
+            base_offset,
+            first_timetick,
+        } = self.dedupe.check(&key)?
+        {
+            return Ok(Sequenced::Duplicate(Position {
+                base_offset,
+                first_timetick,
+                count,
+            }));
+        }
+        let base_offset = self.next_offset;
+        let next_offset = base_offset.0.checked_add(u64::from(count));
+        let next_offset = next_offset.ok_or(Refusal::OffsetsExhausted {
+            next_offset: base_offset,
+            count,
+        })?;
+        let exhausted = Refusal::TimeExhausted {
+            last_timetick: self.last_timetick,
+            count,
+        };
+        let first = self.last_timetick.0.checked_add(1).ok_or(exhausted)?.max(now.0);
+        let last = first.checked_add(u64::from(count) - 1).ok_or(exhausted)?;
+        let first_timetick = Timetick(first);
+        self.next_offset = Offset(next_offset);
+        self.last_timetick = Timetick(last);
+        self.dedupe.record(&key, base_offset, first_timetick);
+        Ok(Sequenced::Fresh(Position {
+            base_offset,
+            first_timetick,
+            count,
+        }))
+    }
+
+    /// Makes every later message larger than `to`: called for a promise.
+    pub fn advance(&mut self, to: Timetick) {
+        self.last_timetick = self.last_timetick.max(to);
+    }
+
+    /// The term of this ownership.
+    pub fn term(&self) -> Term {
+        self.term
+    }
+
+    /// The offset of the next message.
+    pub fn next_offset(&self) -> Offset {
+        self.next_offset
+    }
+
+    /// The last timetick given out or promised: every later message is larger.
+    pub fn last_timetick(&self) -> Timetick {
+        self.last_timetick
+    }
+
+    /// The producers' table, for snapshots and metrics.
+    pub fn dedupe(&self) -> &Dedupe {
+        &self.dedupe
+    }
+}
