@@ -109,7 +109,7 @@ say "vchannels demo-v1 to demo-v4; each vector goes to one of them. It counts as
     --id-column id --vector-column emb --vchannels 4
 
 step "4. Consume: read one vchannel back, from the beginning"
-say "The server filters: only demo-v1's rows cross the wire. Every 10 ms it sends a timetick between them: a promise that"
+say "The server filters: only demo-v1's rows cross the wire. Every 10 ms it also sends a timetick: a promise that"
 say "nothing older will ever come. A tick without a row is told to readers and never written to disk."
 "$lognode" consume --server "$addr" --pchannel demo --from earliest --vchannel demo-v1 --until-caught-up \
     --out "$work/rows.parquet"
