@@ -18,13 +18,16 @@ const SRC_LINES: usize = 600;
 const TEST_LINES: usize = 900;
 const FUNCTION_LINES: usize = 100;
 const LINE_WIDTH: usize = 120;
-/// rustfmt keeps code at 120; what it can't break, a comment or a long literal, may stand out a little.
+/// rustfmt keeps code at 120; a comment, which it does not break, may stand out a little.
 const RUST_LINE_WIDTH: usize = 140;
 const CRATE_DOC_LINES: usize = 15;
 const GENERATED: &str = "wire-format/src/generated/";
 
 /// Files (or folders, ending in `/`) that may hold `unsafe`, each with its reason.
-const UNSAFE_ALLOWED: &[(&str, &str)] = &[(GENERATED, "what flatc writes; only reached behind verification")];
+const UNSAFE_ALLOWED: &[(&str, &str)] = &[
+    (GENERATED, "what flatc writes; only reached behind verification"),
+    ("bench-harness/src/raw/ring.rs", "the io-uring crate can't know that a queued buffer outlives its operation"),
+];
 
 // ---------------------------------------------------------------- the tree
 
@@ -237,11 +240,10 @@ fn shipped_code_does_not_unwrap() {
     assert_clean("return a typed error that names what and where", found.collect());
 }
 
-fn crate_dirs() -> Vec<String> {
-    let manifests = texts(|f| f.ends_with("/Cargo.toml"));
-    manifests
-        .into_iter()
-        .map(|(f, _)| f.trim_end_matches("/Cargo.toml").to_owned())
+fn crate_dirs() -> BTreeSet<String> {
+    let sources = tracked().into_iter().filter(|f| f.ends_with(".rs"));
+    sources
+        .filter_map(|f| f.split_once("/src/").map(|(dir, _)| dir.to_owned()))
         .collect()
 }
 
@@ -360,9 +362,12 @@ fn too_wide(file: &str, text: &str) -> Vec<String> {
     } else {
         LINE_WIDTH
     };
-    // A table row or an address can't be broken.
+    // A table row, an address or a message can't be broken.
     let in_markdown = |line: &str| line.trim_start().starts_with('|') || line.contains("](");
-    let exempt = |line: &str| line.contains("://") || file.ends_with(".md") && in_markdown(line);
+    let in_rust = |line: &str| line.trim_start().starts_with('"') || line.trim_start().starts_with("#[error(");
+    let exempt = |line: &str| {
+        line.contains("://") || file.ends_with(".md") && in_markdown(line) || file.ends_with(".rs") && in_rust(line)
+    };
     let wide = text
         .lines()
         .enumerate()
