@@ -26,7 +26,10 @@ const GENERATED: &str = "wire-format/src/generated/";
 /// Files (or folders, ending in `/`) that may hold `unsafe`, each with its reason.
 const UNSAFE_ALLOWED: &[(&str, &str)] = &[
     (GENERATED, "what flatc writes; only reached behind verification"),
-    ("bench-harness/src/raw/ring.rs", "the io-uring crate can't know that a queued buffer outlives its operation"),
+    (
+        "bench-harness/src/raw/ring.rs",
+        "the io-uring crate can't know that a queued buffer outlives its operation",
+    ),
 ];
 
 // ---------------------------------------------------------------- the tree
