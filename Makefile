@@ -53,7 +53,7 @@ bench-micro: setup ## Criterion benches of filter, verify and sequencer
 	cargo bench --locked -p bench-harness
 
 fuzz: setup ## Feed the decoders random and damaged bytes for FUZZ_SECONDS (600)
-	LOGNODE_FUZZ_SECONDS=$(FUZZ_SECONDS) cargo test --release --locked -p wire-format fuzz -- --nocapture
+	LOGNODE_FUZZ_SECONDS=$(FUZZ_SECONDS) .ci/summary cargo test --release --locked -p wire-format fuzz -- --nocapture
 
 clean-demo: ## Remove what a stopped or failed demo left behind
 	rm -rf -- "$${CARGO_TARGET_DIR:-target}"/demo.*
