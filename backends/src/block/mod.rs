@@ -1,0 +1,10 @@
+//! The block: what is written to disk at once, and kept in memory as the tail.
+
+mod builder;
+mod format;
+
+pub use builder::{Block, BlockBuilder, PlacedBlock};
+pub use format::{
+    ALIGNMENT, BLOCK_HEADER_BYTES, BlockFault, BlockHeader, RecordEntry, align_up, pchannel_hash, read_records,
+    record_room,
+};

@@ -1,0 +1,57 @@
+//! How a local log is laid out.
+
+use std::path::PathBuf;
+
+use wire_format::{Bytes, Limits};
+
+use crate::block::{ALIGNMENT, BLOCK_HEADER_BYTES, align_up};
+
+use super::segment::{SEGMENT_HEADER_BYTES, TRAILER_BYTES};
+
+/// Room that a segment keeps for its footer.
+pub const FOOTER_ROOM_BYTES: u64 = 256 << 10;
+
+/// Where and how a pchannel's log is stored.
+#[derive(Debug, Clone)]
+pub struct LocalConfig {
+    /// The pchannel's own folder.
+    pub folder: PathBuf,
+    /// Its name.
+    pub pchannel: String,
+    /// Size of each segment file; a multiple of 4096.
+    pub segment: Bytes,
+    /// How much a reader reads ahead from disk at once.
+    pub read_ahead: Bytes,
+}
+
+impl LocalConfig {
+    /// The smallest segment that holds a block with one record of `limits`.
+    pub fn segment_min(limits: &Limits) -> Bytes {
+        Bytes(Self::overhead() + align_up(BLOCK_HEADER_BYTES as u64 + u64::from(limits.batch_bytes) + 8))
+    }
+
+    /// Bytes of a segment that blocks can't use.
+    pub(super) const fn overhead() -> u64 {
+        SEGMENT_HEADER_BYTES + TRAILER_BYTES + FOOTER_ROOM_BYTES
+    }
+
+    /// First byte that blocks may not reach.
+    pub(super) fn blocks_end(&self) -> u64 {
+        self.segment.get() / ALIGNMENT as u64 * ALIGNMENT as u64 - TRAILER_BYTES - FOOTER_ROOM_BYTES
+    }
+
+    /// Whether and why the values can't work.
+    pub fn check(&self, limits: &Limits) -> Result<(), String> {
+        let min = Self::segment_min(limits);
+        if self.segment.get() % ALIGNMENT as u64 != 0 {
+            return Err(format!("segment size {} is no multiple of {ALIGNMENT}", self.segment));
+        }
+        if self.segment < min {
+            return Err(format!(
+                "segment size {} is too small for a batch of {} bytes: use {min} or more",
+                self.segment, limits.batch_bytes
+            ));
+        }
+        Ok(())
+    }
+}

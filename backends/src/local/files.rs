@@ -1,0 +1,140 @@
+//! Calls to the file system, with errors that name what was tried and where.
+
+use std::{
+    path::{Path, PathBuf},
+    rc::Rc,
+};
+
+use glommio::{
+    GlommioError, allocate_dma_buffer,
+    io::{Directory, DmaFile, OpenOptions, ReadResult},
+};
+
+use crate::{block::ALIGNMENT, wal::WalError};
+
+const NO_SPACE: i32 = libc::ENOSPC;
+/// Zeros are written in pieces of this size.
+const ZERO_BYTES: usize = 1 << 20;
+
+/// The typed error of a failed call.
+pub fn error(action: &'static str, path: &Path, cause: &GlommioError<()>) -> WalError {
+    match cause.raw_os_error() {
+        Some(NO_SPACE) => WalError::DiskFull { path: path.to_owned() },
+        _ => WalError::Io {
+            action,
+            path: path.to_owned(),
+            detail: cause.to_string(),
+        },
+    }
+}
+
+/// The typed error of a failed call of the standard library.
+pub fn io_error(action: &'static str, path: &Path, cause: &std::io::Error) -> WalError {
+    match cause.raw_os_error() {
+        Some(NO_SPACE) => WalError::DiskFull { path: path.to_owned() },
+        _ => WalError::Io {
+            action,
+            path: path.to_owned(),
+            detail: cause.to_string(),
+        },
+    }
+}
+
+/// Opens an existing segment file for direct reads, and writes if asked.
+pub async fn open(path: &Path, write: bool) -> Result<Rc<DmaFile>, WalError> {
+    let file = OpenOptions::new().read(true).write(write).dma_open(path).await;
+    file.map(Rc::new).map_err(|e| error("open", path, &e))
+}
+
+/// Creates a file of `size` bytes; its blocks are reserved, and written with zeros if `zeros`. Durable when it returns,
+/// but for its name in the folder.
+pub async fn create(path: &Path, size: u64, zeros: bool) -> Result<Rc<DmaFile>, WalError> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .dma_open(path)
+        .await;
+    let file = file.map_err(|e| error("create", path, &e))?;
+    file.pre_allocate(size, false)
+        .await
+        .map_err(|e| error("reserve space for", path, &e))?;
+    if zeros {
+        let mut buffer = allocate_dma_buffer(ZERO_BYTES);
+        buffer.as_bytes_mut().fill(0);
+        let buffer = Rc::new(buffer);
+        for at in (0..size).step_by(ZERO_BYTES) {
+            file.write_rc_at(buffer.clone(), at)
+                .await
+                .map_err(|e| error("fill with zeros", path, &e))?;
+        }
+    }
+    file.fdatasync().await.map_err(|e| error("sync", path, &e))?;
+    Ok(Rc::new(file))
+}
+
+/// Makes names in a folder durable.
+pub async fn sync_folder(folder: &Path) -> Result<(), WalError> {
+    let directory = Directory::open(folder)
+        .await
+        .map_err(|e| error("open folder", folder, &e))?;
+    directory.sync().await.map_err(|e| error("sync folder", folder, &e))?;
+    directory.close().await.map_err(|e| error("close folder", folder, &e))
+}
+
+/// Renames a file on the helper thread of the shard.
+pub async fn rename(from: PathBuf, to: PathBuf) -> Result<(), WalError> {
+    let path = from.clone();
+    let result = glommio::executor()
+        .spawn_blocking(move || std::fs::rename(&from, &to))
+        .await;
+    result.map_err(|e| io_error("rename", &path, &e))
+}
+
+/// Removes a file on the helper thread of the shard.
+pub async fn remove(path: PathBuf) -> Result<(), WalError> {
+    let shown = path.clone();
+    let result = glommio::executor()
+        .spawn_blocking(move || std::fs::remove_file(&path))
+        .await;
+    result.map_err(|e| io_error("remove", &shown, &e))
+}
+
+/// Reads `len` bytes at `position`, both aligned; fewer at the end of the file.
+pub async fn read(file: &DmaFile, path: &Path, position: u64, len: u64) -> Result<ReadResult, WalError> {
+    file.read_at_aligned(position, len as usize)
+        .await
+        .map_err(|e| error("read", path, &e))
+}
+
+/// Writes one small aligned piece whose bytes `fill` makes.
+pub async fn write_page(
+    file: &DmaFile,
+    path: &Path,
+    position: u64,
+    len: usize,
+    fill: impl FnOnce(&mut [u8]),
+) -> Result<(), WalError> {
+    debug_assert_eq!(len % ALIGNMENT, 0, "direct writes are aligned");
+    let mut buffer = allocate_dma_buffer(len);
+    buffer.as_bytes_mut().fill(0);
+    fill(buffer.as_bytes_mut());
+    let written = file
+        .write_at(buffer, position)
+        .await
+        .map_err(|e| error("write", path, &e))?;
+    whole(written, len, path)
+}
+
+/// An error unless all bytes were written.
+pub fn whole(written: usize, len: usize, path: &Path) -> Result<(), WalError> {
+    if written == len {
+        return Ok(());
+    }
+    Err(WalError::Io {
+        action: "write",
+        path: path.to_owned(),
+        detail: format!("only {written} of {len} bytes"),
+    })
+}

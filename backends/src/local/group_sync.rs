@@ -1,0 +1,102 @@
+//! Which writes a sync covers. Pure: it is told what finished and says when to sync.
+//!
+//! One fdatasync runs at a time, beside writes still in flight. It covers exactly the writes that had finished before it
+//! began; those that finish meanwhile wait for the next.
+
+/// Names a finished write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(u64);
+
+/// The state of one file.
+#[derive(Debug, Default)]
+pub struct GroupSync {
+    written: u64,
+    synced: u64,
+    running: Option<u64>,
+    failed: bool,
+}
+
+impl GroupSync {
+    /// A write finished.
+    pub fn write_done(&mut self) -> Ticket {
+        self.written += 1;
+        Ticket(self.written)
+    }
+
+    /// Whether a sync should begin now; if so it has begun, for all writes that finished so far.
+    pub fn begin(&mut self) -> bool {
+        if self.failed || self.running.is_some() || self.synced == self.written {
+            return false;
+        }
+        self.running = Some(self.written);
+        true
+    }
+
+    /// The running sync ended. After a failure nothing is ever called synced: the kernel may have dropped the pages.
+    pub fn done(&mut self, ok: bool) {
+        if let Some(covered) = self.running.take()
+            && ok
+            && !self.failed
+        {
+            self.synced = covered;
+        }
+        self.failed |= !ok;
+    }
+
+    /// Whether a write or a sync of this file failed.
+    pub fn is_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// A write failed.
+    pub fn fail(&mut self) {
+        self.failed = true;
+    }
+
+    /// Whether a write is durable.
+    pub fn is_synced(&self, ticket: Ticket) -> bool {
+        ticket.0 <= self.synced
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_sync_does_not_cover_a_write_that_finished_after_it_began() {
+        let mut sync = GroupSync::default();
+        let first = sync.write_done();
+        assert!(sync.begin());
+        let second = sync.write_done();
+        assert!(!sync.begin(), "one at a time");
+        sync.done(true);
+        assert!(sync.is_synced(first) && !sync.is_synced(second));
+        assert!(sync.begin());
+        sync.done(true);
+        assert!(sync.is_synced(second));
+        assert!(!sync.begin(), "nothing left to sync");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_synced_after_a_failure(steps in proptest::collection::vec(0..4u8, 1..60)) {
+            let (mut sync, mut tickets, mut failed_at) = (GroupSync::default(), Vec::new(), None);
+            for step in steps {
+                match step {
+                    0 => tickets.push(sync.write_done()),
+                    1 => { sync.begin(); }
+                    2 => sync.done(true),
+                    _ => {
+                        failed_at.get_or_insert(tickets.iter().filter(|t| sync.is_synced(**t)).count());
+                        sync.done(false);
+                    }
+                }
+                if let Some(synced) = failed_at {
+                    prop_assert_eq!(tickets.iter().filter(|t| sync.is_synced(**t)).count(), synced);
+                }
+            }
+        }
+    }
+}
