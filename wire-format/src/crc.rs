@@ -1,20 +1,14 @@
 //! crc32c, the one checksum of this project (Castagnoli polynomial; RFC 3720, appendix B.4).
 
-use crc_fast::{CrcAlgorithm, Digest};
-
 /// The crc32c of `bytes`.
 #[inline]
 pub fn crc32c(bytes: &[u8]) -> u32 {
-    crc_fast::crc32_iscsi(bytes)
+    crc32c::crc32c(bytes)
 }
 
 /// The crc32c of the parts as if they stood one behind the other.
 pub fn crc32c_of_parts(parts: &[&[u8]]) -> u32 {
-    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-    for part in parts {
-        digest.update(part);
-    }
-    digest.finalize() as u32
+    parts.iter().fold(0, |crc, part| crc32c::crc32c_append(crc, part))
 }
 
 #[cfg(test)]

@@ -20,6 +20,8 @@ pub const PROTOCOL_VERSION: u16 = 1;
 pub const FRAME_HEADER_BYTES: usize = 16;
 /// A body that carries no batch may not be longer than this.
 pub const CONTROL_BODY_BYTES_MAX: u32 = 1 << 20;
+/// An administrative reply may not be longer than this: it lists some ten thousand pchannels.
+pub const ADMIN_REPLY_BODY_BYTES_MAX: u32 = 16 << 20;
 /// A hello may not be longer than this: it comes from a stranger.
 pub const HELLO_BODY_BYTES_MAX: u32 = 64 << 10;
 
@@ -134,6 +136,7 @@ impl FrameHeader {
             FrameKind::Credit => ("bytes of a credit", 8, 8),
             FrameKind::Goodbye => ("bytes of a goodbye", 0, 0),
             FrameKind::Hello => ("bytes of a hello", 8, HELLO_BODY_BYTES_MAX),
+            FrameKind::AdminReply => ("bytes of an admin reply", 8, ADMIN_REPLY_BODY_BYTES_MAX),
             _ => ("bytes of a control frame", 8, CONTROL_BODY_BYTES_MAX),
         };
         if length < least {

@@ -43,6 +43,30 @@ pub struct ReadRequest {
     pub credit: Bytes,
 }
 
+impl ReadRequest {
+    fn of_table(read: table::ReadRequestT) -> Result<Self, FormatError> {
+        let start = match read.start {
+            StartKind::Earliest => Start::Earliest,
+            StartKind::Latest => Start::Latest,
+            StartKind::Offset => Start::Offset(Offset(read.start_at)),
+            StartKind::Timetick => Start::Timetick(Timetick(read.start_at)),
+            StartKind(other) => return Err(unknown("hello", "start", other)),
+        };
+        let types = read.message_types.unwrap_or_default();
+        let filter = Filter::new(
+            read.vchannels.unwrap_or_default(),
+            types.into_iter().map(MessageType).collect(),
+            Timetick(read.min_timetick),
+            Timetick(read.max_timetick),
+        );
+        Ok(Self {
+            start,
+            filter,
+            credit: Bytes(read.credit_bytes),
+        })
+    }
+}
+
 /// First frame of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
@@ -107,38 +131,15 @@ impl Hello {
         finish(|fbb| hello.pack(fbb).value())
     }
 
-    /// Reads the body of a frame. An unknown version is not an error here: the server answers it with what it speaks.
+    /// Reads the body of a frame. Another version than this build's is not an error here, since the server answers it with
+    /// what it speaks: then `intent` is as it came, and `read` is `None`, as their meaning is not known.
     pub fn read(body: &[u8]) -> Result<Self, FormatError> {
         let hello = root::<table::Hello<'_>>("hello", body)?.unpack();
-        let read = hello.read.map(|read| {
-            let start = match read.start {
-                StartKind::Earliest => Start::Earliest,
-                StartKind::Latest => Start::Latest,
-                StartKind::Offset => Start::Offset(Offset(read.start_at)),
-                StartKind::Timetick => Start::Timetick(Timetick(read.start_at)),
-                StartKind(other) => return Err(unknown("hello", "start", other)),
-            };
-            let types = read
-                .message_types
-                .unwrap_or_default()
-                .into_iter()
-                .map(MessageType)
-                .collect();
-            let filter = Filter::new(
-                read.vchannels.unwrap_or_default(),
-                types,
-                Timetick(read.min_timetick),
-                Timetick(read.max_timetick),
-            );
-            Ok(ReadRequest {
-                start,
-                filter,
-                credit: Bytes(read.credit_bytes),
-            })
-        });
-        if hello.intent.variant_name().is_none() {
+        let known = hello.version == PROTOCOL_VERSION;
+        if known && hello.intent.variant_name().is_none() {
             return Err(unknown("hello", "intent", hello.intent.0));
         }
+        let read = hello.read.filter(|_| known).map(|read| ReadRequest::of_table(*read));
         Ok(Self {
             version: hello.version,
             features: hello.features,
@@ -552,9 +553,12 @@ fn root<'b, T>(part: &'static str, body: &'b [u8]) -> Result<T::Inner, FormatErr
 where
     T: flatbuffers::Follow<'b> + flatbuffers::Verifiable + 'b,
 {
+    // Parts may be shared in a table, but not in the values made of it: a few bytes must not unfold to a gigabyte. Tables
+    // of one kind share their vtable, which is shorter than they are.
     let options = VerifierOptions {
         max_depth: 8,
-        max_tables: 16_384,
+        max_tables: body.len() / 4,
+        max_apparent_size: body.len().saturating_mul(4),
         ..Default::default()
     };
     flatbuffers::root_with_opts::<T>(&options, body).map_err(|e| FormatError::Table {

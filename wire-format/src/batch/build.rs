@@ -1,9 +1,11 @@
 //! Building a record: each payload is copied once, into the bytes that go out.
 
+use std::collections::HashMap;
+
 use flatbuffers::FlatBufferBuilder;
 
 use super::{
-    layout::{HEADER_BYTES, PREFIX_BYTES, Prefix},
+    layout::{HEADER_BYTES, PREFIX_BYTES, Prefix, index_bytes, name_bytes},
     properties,
 };
 use crate::{
@@ -53,22 +55,51 @@ impl Record {
     }
 }
 
-/// Collects messages of one pchannel into a record.
+/// Collects messages of one pchannel into a record that never grows over the limits. Sizes are exact, not estimates: a
+/// record of just `limits.batch_bytes` can be built, one byte more is refused.
 pub struct BatchBuilder {
     pchannel: String,
     limits: Limits,
-    vchannels: Vec<String>,
-    name_bytes: usize,
+    dictionary: Dictionary,
     headers: Vec<MessageHeader>,
     payload: Vec<u8>,
     type_bitmap: u64,
     table: FlatBufferBuilder<'static>,
 }
 
-/// What stands around names and headers in the table, at most: root, vtable, meta, vectors, padding.
-const TABLE_OVERHEAD: usize = 192;
-/// Length, terminator, padding and index entry of one name.
-const NAME_OVERHEAD: usize = 12;
+/// The names so far. A record may hold thousands, so they are found by hash; most messages repeat the name before.
+#[derive(Default)]
+struct Dictionary {
+    names: Vec<String>,
+    by_name: HashMap<String, u16>,
+    /// Bytes of all names in the table.
+    bytes: usize,
+    last: u16,
+}
+
+impl Dictionary {
+    fn find(&self, name: &str) -> Option<u16> {
+        match self.names.get(usize::from(self.last)) {
+            Some(last) if last == name => Some(self.last),
+            _ => self.by_name.get(name).copied(),
+        }
+    }
+
+    fn add(&mut self, name: &str) -> u16 {
+        let index = self.names.len() as u16;
+        self.names.push(name.to_owned());
+        self.by_name.insert(name.to_owned(), index);
+        self.bytes += name_bytes(name.len());
+        index
+    }
+
+    fn clear(&mut self) {
+        self.names.clear();
+        self.by_name.clear();
+        self.bytes = 0;
+        self.last = 0;
+    }
+}
 
 impl BatchBuilder {
     /// An empty batch for `pchannel`.
@@ -77,8 +108,7 @@ impl BatchBuilder {
         Ok(Self {
             pchannel: pchannel.to_owned(),
             limits,
-            vchannels: Vec::new(),
-            name_bytes: 0,
+            dictionary: Dictionary::default(),
             headers: Vec::new(),
             payload: Vec::new(),
             type_bitmap: 0,
@@ -96,19 +126,20 @@ impl BatchBuilder {
         self.headers.is_empty()
     }
 
-    /// Bytes that the record would take now, at most.
+    /// Bytes that the record would take now. Exact; before the first message: what stands around the messages.
     pub fn record_bytes(&self) -> usize {
-        PREFIX_BYTES
-            + TABLE_OVERHEAD
-            + self.pchannel.len()
-            + self.name_bytes
-            + self.headers.len() * HEADER_BYTES
-            + self.payload.len()
+        self.record_bytes_with(0, 0)
     }
 
-    /// Bytes that a message adds to a record, at most: what to compare with the limit before it is pushed.
+    fn record_bytes_with(&self, more_names: usize, more_messages: usize) -> usize {
+        let (names, messages) = (self.dictionary.bytes + more_names, self.headers.len() + more_messages);
+        PREFIX_BYTES + index_bytes(self.pchannel.len(), names, messages) + self.payload.len()
+    }
+
+    /// Bytes that a message adds to a record, at most: what to compare with the limit before it is pushed. Exact if it
+    /// brings a new vchannel, but for up to 4 bytes of padding; a known vchannel costs nothing again.
     pub fn cost_bytes(vchannel: &str, properties_bytes: usize, body_bytes: usize) -> usize {
-        HEADER_BYTES + properties_bytes + body_bytes + vchannel.len() + NAME_OVERHEAD
+        HEADER_BYTES + properties_bytes + body_bytes + name_bytes(vchannel.len()).next_multiple_of(8)
     }
 
     /// Adds a message. On an error the batch is as it was before.
@@ -125,58 +156,26 @@ impl BatchBuilder {
                 message_type: message_type.0,
             });
         }
-        if self.count() >= self.limits.messages {
-            let limit = u64::from(self.limits.messages);
-            return Err(FormatError::TooLarge {
-                what: "messages in a batch",
-                found: limit + 1,
-                limit,
-            });
-        }
-        let known = self.vchannels.iter().rposition(|name| name == vchannel);
-        let name_bytes = if known.is_some() {
-            0
-        } else {
-            vchannel.len() + NAME_OVERHEAD
-        };
+        check_room("messages in a batch", self.headers.len() + 1, self.limits.messages)?;
+        let known = self.dictionary.find(vchannel);
+        let mut more_names = 0;
         if known.is_none() {
             check_vchannel_name(vchannel, &self.limits)?;
-            if self.vchannels.len() as u32 >= self.limits.vchannels {
-                let limit = u64::from(self.limits.vchannels);
-                return Err(FormatError::TooLarge {
-                    what: "vchannels in a batch",
-                    found: limit + 1,
-                    limit,
-                });
-            }
+            let most = self.limits.vchannels.min(u16::MAX.into());
+            check_room("vchannels in a batch", self.dictionary.names.len() + 1, most)?;
+            more_names = name_bytes(vchannel.len());
         }
+        let around = self.record_bytes_with(more_names, 1);
         let at = self.payload.len();
-        let room = (self.limits.batch_bytes as usize).saturating_sub(self.record_bytes() + name_bytes + HEADER_BYTES);
-        if body.len() > room {
-            let found = (self.record_bytes() + name_bytes + HEADER_BYTES + body.len()) as u64;
-            return Err(FormatError::TooLarge {
-                what: "batch bytes",
-                found,
-                limit: self.limits.batch_bytes.into(),
-            });
-        }
         let properties_length = properties::append(properties, &mut self.payload)?;
-        if usize::from(properties_length) + body.len() > room {
+        let total = around + usize::from(properties_length) + body.len();
+        if let Err(error) = check_room("batch bytes", total, self.limits.batch_bytes) {
             self.payload.truncate(at);
-            let found =
-                (self.record_bytes() + name_bytes + HEADER_BYTES + body.len()) as u64 + u64::from(properties_length);
-            return Err(FormatError::TooLarge {
-                what: "batch bytes",
-                found,
-                limit: self.limits.batch_bytes.into(),
-            });
+            return Err(error);
         }
         self.payload.extend_from_slice(body);
-        let vchannel_index = known.unwrap_or_else(|| {
-            self.vchannels.push(vchannel.to_owned());
-            self.name_bytes += name_bytes;
-            self.vchannels.len() - 1
-        });
+        let vchannel = known.unwrap_or_else(|| self.dictionary.add(vchannel));
+        self.dictionary.last = vchannel;
         self.type_bitmap |= message_type.bit();
         let bytes = &self.payload[at..];
         self.headers.push(MessageHeader::new(
@@ -185,7 +184,7 @@ impl BatchBuilder {
             bytes.len() as u32,
             crc::crc32c(bytes),
             self.headers.len() as u32,
-            vchannel_index as u16,
+            vchannel,
             message_type.0,
             properties_length,
             0,
@@ -217,18 +216,28 @@ impl BatchBuilder {
             &mut self.table,
             &meta,
             &self.pchannel,
-            self.vchannels.iter().map(String::as_str),
+            self.dictionary.names.iter().map(String::as_str),
             &self.headers,
             payload.len() as u32,
             &mut head,
         );
         self.payload.reserve(payload.len());
-        self.vchannels.clear();
+        self.dictionary.clear();
         self.headers.clear();
-        self.name_bytes = 0;
         self.type_bitmap = 0;
         Ok(Record { head, payload, count })
     }
+}
+
+fn check_room(what: &'static str, wanted: usize, limit: u32) -> Result<(), FormatError> {
+    if wanted > limit as usize {
+        return Err(FormatError::TooLarge {
+            what,
+            found: wanted as u64,
+            limit: limit.into(),
+        });
+    }
+    Ok(())
 }
 
 /// Appends prefix and table of a record to `out`. `table` is only scratch space, kept between calls.

@@ -75,3 +75,26 @@ impl Header<'_> {
         u16_at(self.0, field::FLAGS)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generated::batch::MessageHeader;
+
+    /// Each byte differs, so that a field read at a wrong place can't give the right value.
+    #[test]
+    fn fields_stand_where_the_generated_code_puts_them() {
+        let bytes: [u8; HEADER_BYTES] = std::array::from_fn(|i| i as u8 + 1);
+        let (ours, theirs) = (Header(&bytes), MessageHeader(bytes));
+        assert_eq!(size_of::<MessageHeader>(), HEADER_BYTES);
+        assert_eq!(ours.timetick().get(), theirs.timetick());
+        assert_eq!(ours.payload_offset(), theirs.payload_offset());
+        assert_eq!(ours.payload_length(), theirs.payload_length());
+        assert_eq!(ours.payload_crc32c(), theirs.payload_crc32c());
+        assert_eq!(ours.offset_delta(), theirs.offset_delta());
+        assert_eq!(ours.vchannel(), theirs.vchannel());
+        assert_eq!(ours.message_type().0, theirs.message_type());
+        assert_eq!(ours.properties_length(), theirs.properties_length());
+        assert_eq!(ours.flags(), theirs.flags());
+    }
+}

@@ -132,6 +132,28 @@ impl Layout {
     }
 }
 
+/// Bytes of the table that the builder writes for `messages` headers, a pchannel name of `pchannel_len` bytes and vchannel
+/// names that take `names` bytes by [`name_bytes`]. Exact: the builder aligns what it writes to 4 and 8 bytes.
+pub(crate) const fn index_bytes(pchannel_len: usize, names: usize, messages: usize) -> usize {
+    const VECTOR_LENGTHS: usize = 2 * 4;
+    const SLOTS: usize = 3 * 4;
+    const TABLE_TO_VTABLE: usize = 4;
+    const VTABLE: usize = 12;
+    const ROOT: usize = 8;
+    let vectors = VECTOR_LENGTHS + messages * HEADER_BYTES + names + string_bytes(pchannel_len);
+    (vectors + SLOTS).next_multiple_of(8) + META_BYTES + TABLE_TO_VTABLE + VTABLE + ROOT
+}
+
+/// Bytes that a name of the dictionary takes in the table: its text and its entry in the vector.
+pub(crate) const fn name_bytes(len: usize) -> usize {
+    4 + string_bytes(len)
+}
+
+/// Length, text and terminator, padded.
+const fn string_bytes(len: usize) -> usize {
+    4 + (len + 1).next_multiple_of(4)
+}
+
 /// The crc that a record's prefix and table have now.
 pub(crate) fn computed_meta_crc(record: &[u8], index_end: usize) -> u32 {
     crc::crc32c_of_parts(&[&record[..CRC_AT], &record[PREFIX_BYTES..index_end]])

@@ -45,34 +45,29 @@ fn take_pair<'a>(rest: &mut &'a [u8]) -> Result<(&'a str, &'a str), FormatError>
     Ok((text(key)?, text(value)?))
 }
 
-/// Appends the pairs to `out` and says how many bytes they take.
+/// Appends the pairs to `out` and says how many bytes they take. On an error `out` is as it was before.
 pub(crate) fn append<'p>(
     pairs: impl IntoIterator<Item = (&'p str, &'p str)>,
     out: &mut Vec<u8>,
 ) -> Result<u16, FormatError> {
     let start = out.len();
+    let mut total = 0u16;
     for (key, value) in pairs {
-        let (Ok(key_len), Ok(value_len)) = (u16::try_from(key.len()), u16::try_from(value.len())) else {
-            let found = key.len().max(value.len()) as u64;
+        let bytes = 4 + key.len() + value.len();
+        let Some(sum) = u16::try_from(bytes).ok().and_then(|b| total.checked_add(b)) else {
             out.truncate(start);
             return Err(FormatError::TooLarge {
-                what: "bytes of a property",
-                found,
+                what: "bytes of all properties of a message",
+                found: u64::from(total) + bytes as u64,
                 limit: u16::MAX.into(),
             });
         };
-        out.extend_from_slice(&key_len.to_le_bytes());
-        out.extend_from_slice(&value_len.to_le_bytes());
+        total = sum;
+        // Both lengths fit: their sum does.
+        out.extend_from_slice(&(key.len() as u16).to_le_bytes());
+        out.extend_from_slice(&(value.len() as u16).to_le_bytes());
         out.extend_from_slice(key.as_bytes());
         out.extend_from_slice(value.as_bytes());
     }
-    u16::try_from(out.len() - start).map_err(|_| {
-        let found = (out.len() - start) as u64;
-        out.truncate(start);
-        FormatError::TooLarge {
-            what: "bytes of all properties of a message",
-            found,
-            limit: u16::MAX.into(),
-        }
-    })
+    Ok(total)
 }

@@ -6,7 +6,9 @@ use flatbuffers::VerifierOptions;
 
 use super::{
     header::Header,
-    layout::{HEADER_BYTES, Layout, META_BYTES, PREFIX_BYTES, Prefix, computed_meta_crc, u32_at},
+    layout::{
+        HEADER_BYTES, Layout, META_BYTES, PREFIX_BYTES, Prefix, computed_meta_crc, index_bytes, name_bytes, u32_at,
+    },
     view::BatchView,
 };
 use crate::{
@@ -117,31 +119,25 @@ fn check_patched_apart(record: &[u8], batch: &Batch<'_>, meta_at: usize, headers
     let headers = headers_at..headers_at + batch.headers().len() * HEADER_BYTES;
     let overlap = |a: &Range<usize>, b: &Range<usize>| a.start < b.end && b.start < a.end;
     let touches = |at: usize, len: usize| overlap(&meta, &(at..at + len)) || overlap(&headers, &(at..at + len));
+    // A text has its length in front and a zero behind; the verifier looks at both.
+    let touches_text = |text: &str| touches(position(text.as_bytes()) - 4, 4 + text.len() + 1);
     let table_at = PREFIX_BYTES + batch._tab.loc();
     let vtable = batch._tab.vtable();
-    let (vtable_at, vtable_len) = (
-        table_at.wrapping_sub(i32_at(record, table_at) as isize as usize),
-        vtable.num_bytes(),
-    );
-    let vectors = [
-        headers_at - 4,
-        position(batch.vchannels().bytes()) - 4,
-        position(batch.pchannel().as_bytes()) - 4,
-    ];
-    let slots = [Batch::VT_PCHANNEL, Batch::VT_VCHANNELS, Batch::VT_HEADERS]
-        .map(|slot| table_at + usize::from(vtable.get(slot)));
-    let names = batch
-        .vchannels()
+    let to_vtable = u32_at(record, table_at) as i32;
+    let vtable_at = table_at.wrapping_sub(to_vtable as isize as usize);
+    let mut slots = [Batch::VT_PCHANNEL, Batch::VT_VCHANNELS, Batch::VT_HEADERS]
         .iter()
-        .any(|name| touches(position(name.as_bytes()) - 4, name.len() + 4));
+        .map(|&slot| table_at + usize::from(vtable.get(slot)));
+    let vchannels = batch.vchannels();
     let clash = overlap(&meta, &headers)
         || touches(PREFIX_BYTES, 4)
         || touches(table_at, 4)
-        || touches(vtable_at, vtable_len)
-        || slots.iter().chain(&vectors).any(|&at| touches(at, 4))
-        || touches(vectors[1], 4 + 4 * batch.vchannels().len())
-        || touches(vectors[2], 4 + batch.pchannel().len())
-        || names;
+        || touches(vtable_at, vtable.num_bytes())
+        || slots.any(|at| touches(at, 4))
+        || touches(headers_at - 4, 4)
+        || touches(position(vchannels.bytes()) - 4, 4 + vchannels.bytes().len())
+        || touches_text(batch.pchannel())
+        || vchannels.iter().any(touches_text);
     if clash {
         let detail = "fields that the server patches lie over other parts of the table".to_owned();
         return Err(FormatError::Table { part: "batch", detail });
@@ -149,13 +145,25 @@ fn check_patched_apart(record: &[u8], batch: &Batch<'_>, meta_at: usize, headers
     Ok(())
 }
 
-fn i32_at(record: &[u8], at: usize) -> i32 {
-    u32_at(record, at) as i32
-}
-
+/// Checks each name, and that the record stays inside the limit when it is written anew: a crafted table may let many
+/// entries share one text, and a subset of it, which does not, would be larger than what a reader takes.
 fn check_names(view: &BatchView<'_>, limits: &Limits) -> Result<(), FormatError> {
     check_pchannel_name(view.pchannel())?;
-    view.vchannels().try_for_each(|name| check_vchannel_name(name, limits))
+    let mut names = 0;
+    for name in view.vchannels() {
+        check_vchannel_name(name, limits)?;
+        names += name_bytes(name.len());
+    }
+    let index = index_bytes(view.pchannel().len(), names, view.count() as usize);
+    let total = (PREFIX_BYTES + index + view.payload().len()) as u64;
+    if total > u64::from(limits.batch_bytes) {
+        return Err(FormatError::TooLarge {
+            what: "batch bytes, with no text shared,",
+            found: total,
+            limit: limits.batch_bytes.into(),
+        });
+    }
+    Ok(())
 }
 
 /// One pass over the headers: tiling, indices, order, and what the meta says of them.

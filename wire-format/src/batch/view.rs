@@ -207,9 +207,9 @@ impl<'a> BatchView<'a> {
     pub fn message(&self, index: u32) -> MessageView<'a> {
         let header = self.header(index);
         let (properties, body) = self.message_bytes(header).split_at(header.properties_length().into());
-        let base = u64_at(self.record, self.layout.meta_at as usize + field::BASE_OFFSET);
+        let base = Offset(u64_at(self.record, self.layout.meta_at as usize + field::BASE_OFFSET));
         MessageView {
-            offset: Offset(base + u64::from(header.offset_delta())),
+            offset: base.plus(header.offset_delta().into()),
             timetick: header.timetick(),
             vchannel: self.vchannel(header.vchannel()),
             message_type: header.message_type(),
@@ -228,4 +228,43 @@ impl<'a> BatchView<'a> {
 /// Names were checked to be UTF-8 by the verifier; bytes changed since then read as an empty name, not as undefined behaviour.
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{batch::META_BYTES, generated::batch::Meta as Table};
+
+    /// Each byte differs, so that a field read at a wrong place can't give the right value.
+    #[test]
+    fn fields_stand_where_the_generated_code_puts_them() {
+        let bytes: [u8; META_BYTES] = std::array::from_fn(|i| i as u8 + 1);
+        let theirs = Table(bytes);
+        assert_eq!(size_of::<Table>(), META_BYTES);
+        let layout = Layout {
+            meta_at: 0,
+            headers_at: 0,
+            count: 0,
+            pchannel_at: 0,
+            pchannel_len: 0,
+            vchannels_at: 0,
+            vchannel_count: 0,
+            payload_at: META_BYTES as u32,
+            payload_len: 0,
+        };
+        let view = BatchView::new(&bytes, layout);
+        let ours = view.meta();
+        assert_eq!(ours.base_offset.get(), theirs.base_offset());
+        assert_eq!(ours.term.get(), theirs.term());
+        assert_eq!(ours.min_timetick.get(), theirs.min_timetick());
+        assert_eq!(ours.max_timetick.get(), theirs.max_timetick());
+        assert_eq!(ours.promised_timetick.get(), theirs.promised_timetick());
+        assert_eq!(ours.producer_id.get(), theirs.producer_id());
+        assert_eq!(ours.first_sequence.get(), theirs.first_sequence());
+        assert_eq!(ours.type_bitmap, theirs.type_bitmap());
+        assert_eq!(ours.producer_epoch.get(), theirs.producer_epoch());
+        assert_eq!(ours.span, theirs.span());
+        assert_eq!(view.type_bitmap(), ours.type_bitmap);
+        assert_eq!(view.timetick_range(), (ours.min_timetick, ours.max_timetick));
+    }
 }

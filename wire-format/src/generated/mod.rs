@@ -1,4 +1,4 @@
-//! Code that `flatc` made from `wire-format/schemas`. `make schemas` renews it; a test proves that it is current.
+//! Code that `flatc` made from `wire-format/schemas`. `schemas/generate.sh` renews it; a test proves that it is current.
 #![allow(
     missing_docs,
     unused_imports,
