@@ -154,3 +154,68 @@ impl MemoryBudget {
         &self.parts
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_reservation_over_the_total_takes_nothing_and_says_why() {
+        let mut budget = MemoryBudget::new(Bytes(100));
+        let (tail, blocks) = (budget.add_part("tail"), budget.add_part("blocks"));
+        budget.try_reserve(tail, Bytes(60)).unwrap();
+        let refused = budget.try_reserve(blocks, Bytes(41));
+        assert_eq!(
+            refused,
+            Err(OverBudget {
+                part: "blocks",
+                asked: Bytes(41),
+                free: Bytes(40),
+                total: Bytes(100)
+            })
+        );
+        budget.try_reserve(blocks, Bytes(40)).unwrap();
+        assert!(budget.try_reserve(blocks, Bytes(u64::MAX)).is_err());
+        assert_eq!((budget.free(), budget.used_by(blocks)), (Bytes::ZERO, Bytes(40)));
+    }
+
+    #[test]
+    fn giving_back_too_much_is_an_error_and_changes_nothing() {
+        let mut budget = MemoryBudget::new(Bytes(100));
+        let (tail, blocks) = (budget.add_part("tail"), budget.add_part("blocks"));
+        budget.try_reserve(tail, Bytes(60)).unwrap();
+        assert!(budget.release(blocks, Bytes(1)).is_err());
+        assert!(budget.release(tail, Bytes(61)).is_err());
+        assert!(budget.release(PartId(9), Bytes(1)).is_err() && budget.try_reserve(PartId(9), Bytes(0)).is_err());
+        budget.release(tail, Bytes(60)).unwrap();
+        assert_eq!(
+            (budget.used(), budget.peak(), budget.parts()[0].peak),
+            (Bytes::ZERO, Bytes(60), Bytes(60))
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn the_sum_of_the_parts_is_the_whole(steps in prop::collection::vec((0usize..3, any::<bool>(), 0u64..80), 0..200)) {
+            let mut budget = MemoryBudget::new(Bytes(100));
+            let parts = [budget.add_part("a"), budget.add_part("b"), budget.add_part("c")];
+            let mut model = [0u64; 3];
+            for (part, reserve, bytes) in steps {
+                let sum: u64 = model.iter().sum();
+                if reserve {
+                    let done = budget.try_reserve(parts[part], Bytes(bytes)).is_ok();
+                    prop_assert_eq!(done, sum + bytes <= 100);
+                    model[part] += if done { bytes } else { 0 };
+                } else {
+                    let done = budget.release(parts[part], Bytes(bytes)).is_ok();
+                    prop_assert_eq!(done, bytes <= model[part]);
+                    model[part] -= if done { bytes } else { 0 };
+                }
+                prop_assert_eq!(budget.used().0, model.iter().sum::<u64>());
+                prop_assert!((0..3).all(|part| budget.used_by(parts[part]).0 == model[part]));
+                prop_assert!(budget.peak() >= budget.used() && budget.peak().0 <= 100);
+            }
+        }
+    }
+}

@@ -235,3 +235,144 @@ impl Committer {
         Bytes(self.in_flight_bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn block(first: u64, count: u64) -> BlockFacts {
+        BlockFacts {
+            first_offset: Offset(first),
+            next_offset: Offset(first + count),
+            first_timetick: Timetick(1_000 + first),
+            last_timetick: Timetick(1_000 + first + count - 1),
+            bytes: Bytes(4_096),
+        }
+    }
+
+    #[test]
+    fn acks_wait_for_the_blocks_before() {
+        let mut committer = Committer::new(Offset(5), Timetick(7), 3);
+        let a = committer.sealed(block(5, 2)).unwrap();
+        let b = committer.sealed(block(7, 1)).unwrap();
+        let c = committer.sealed(block(8, 4)).unwrap();
+        assert!(!committer.may_seal());
+        assert_eq!(committer.sealed(block(12, 1)), Err(SealError::Full { in_flight: 3 }));
+        assert_eq!(committer.completed(c), None);
+        assert_eq!(committer.completed(b), None);
+        assert_eq!(
+            (committer.durable(), committer.durable_timetick()),
+            (Offset(5), Timetick(7))
+        );
+        assert_eq!(committer.oldest_in_flight(), Some((Offset(5), Timetick(1_005))));
+        assert_eq!(committer.completed(a), Some(Offset(12)));
+        assert_eq!(committer.durable_timetick(), Timetick(1_011));
+        assert_eq!(
+            (committer.oldest_in_flight(), committer.in_flight_bytes()),
+            (None, Bytes::ZERO)
+        );
+        assert_eq!(committer.completed(a), None);
+    }
+
+    #[test]
+    fn a_failed_block_stops_everything_from_it_on() {
+        let mut committer = Committer::new(Offset::ZERO, Timetick::ZERO, 4);
+        let ids: Vec<_> = (0..4).map(|at| committer.sealed(block(at, 1)).unwrap()).collect();
+        committer.failed(ids[2]);
+        assert_eq!(committer.completed(ids[3]), None);
+        assert_eq!(committer.completed(ids[2]), None);
+        assert_eq!(committer.completed(ids[0]), Some(Offset(1)));
+        assert_eq!(committer.completed(ids[1]), Some(Offset(2)));
+        assert_eq!(
+            committer.failure(),
+            Some(CommitFailure {
+                block: ids[2],
+                first_offset: Offset(2)
+            })
+        );
+        assert!(!committer.may_seal());
+        assert_eq!(
+            committer.sealed(block(4, 1)),
+            Err(SealError::Failed {
+                first_failed: Offset(2)
+            })
+        );
+    }
+
+    #[test]
+    fn an_earlier_failure_told_later_cuts_earlier() {
+        let mut committer = Committer::new(Offset::ZERO, Timetick::ZERO, 4);
+        let ids: Vec<_> = (0..3).map(|at| committer.sealed(block(at, 1)).unwrap()).collect();
+        committer.failed(ids[2]);
+        committer.failed(ids[0]);
+        assert_eq!(committer.failure().map(|failure| failure.block), Some(ids[2]));
+        assert!(ids.iter().all(|id| committer.completed(*id).is_none()));
+        assert_eq!(committer.durable(), Offset::ZERO);
+    }
+
+    #[test]
+    fn blocks_out_of_order_are_refused() {
+        let mut committer = Committer::new(Offset(3), Timetick(1_010), 4);
+        assert!(matches!(
+            committer.sealed(block(4, 1)),
+            Err(SealError::NotNext {
+                expected: Offset(3),
+                ..
+            })
+        ));
+        assert!(matches!(
+            committer.sealed(block(3, 1)),
+            Err(SealError::TimeNotGrowing { .. })
+        ));
+        let empty = BlockFacts {
+            next_offset: Offset(3),
+            ..block(3, 1)
+        };
+        assert!(matches!(committer.sealed(empty), Err(SealError::NotNext { .. })));
+    }
+
+    proptest! {
+        // Against a model: durable is the end of the longest prefix of completed blocks before the first failed one.
+        #[test]
+        fn durable_is_the_longest_finished_prefix(
+            steps in prop::collection::vec((0u8..8, 0usize..8, 1u64..5), 1..200), room in 1usize..8
+        ) {
+            let mut committer = Committer::new(Offset::ZERO, Timetick::ZERO, room);
+            let capacity = committer.ring.capacity();
+            let mut model: Vec<(BlockFacts, u8)> = Vec::new(); // 0 in flight, 1 completed, 2 failed
+            for (kind, pick, count) in steps {
+                let end = model.last().map_or(0, |(facts, _)| facts.next_offset.0);
+                let before = committer.durable();
+                let open: Vec<usize> = (0..model.len()).filter(|at| model[*at].1 == 0).collect();
+                let answer = match kind {
+                    0..4 if committer.may_seal() => {
+                        prop_assert_eq!(committer.sealed(block(end, count)), Ok(BlockId(model.len() as u64)));
+                        model.push((block(end, count), 0));
+                        None
+                    }
+                    0..7 if !open.is_empty() => {
+                        let at = open[pick % open.len()];
+                        model[at].1 = 1;
+                        committer.completed(BlockId(at as u64))
+                    }
+                    7 if !open.is_empty() && count == 1 => {
+                        let at = open[pick % open.len()];
+                        model[at].1 = 2;
+                        committer.failed(BlockId(at as u64));
+                        None
+                    }
+                    _ => None,
+                };
+                let prefix = model.iter().take_while(|(_, state)| *state == 1).count();
+                let durable = model[..prefix].last().map_or(Offset::ZERO, |(facts, _)| facts.next_offset);
+                prop_assert_eq!(committer.durable(), durable);
+                prop_assert_eq!(answer, (durable > before).then_some(durable));
+                prop_assert_eq!(committer.oldest_in_flight(), model.get(prefix).map(|(f, _)| (f.first_offset, f.first_timetick)));
+                prop_assert_eq!(committer.in_flight_bytes().0, 4_096 * (model.len() - prefix) as u64);
+                prop_assert_eq!(committer.failure().is_some(), model.iter().any(|(_, state)| *state == 2));
+                prop_assert_eq!(committer.ring.capacity(), capacity);
+            }
+        }
+    }
+}

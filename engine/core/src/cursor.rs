@@ -176,3 +176,183 @@ impl Cursor {
         self.delivered(next_offset, last_timetick, Bytes::ZERO)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn view(first_kept: u64, tail_first: u64, durable: u64, promise: Option<(u64, u64)>) -> LogView {
+        LogView {
+            first_kept: Offset(first_kept),
+            tail_first: Offset(tail_first),
+            durable: Offset(durable),
+            promise: promise.map(|(tick, upto)| Promise {
+                timetick: Timetick(tick),
+                upto: Offset(upto),
+            }),
+        }
+    }
+
+    fn reader(next: u64, credits: u64) -> Cursor {
+        let mut cursor = Cursor::new(Offset(next));
+        cursor.grant(Bytes(credits));
+        cursor
+    }
+
+    #[test]
+    fn from_old_log_over_to_the_tail() {
+        let mut cursor = reader(3, 1_000);
+        assert_eq!(
+            cursor.step(Millis(0), &view(0, 10, 20, None)),
+            Step::FromLog { at: Offset(3) }
+        );
+        cursor.delivered(Offset(10), Timetick(110), Bytes(100)).unwrap();
+        assert_eq!(
+            cursor.step(Millis(0), &view(0, 10, 20, None)),
+            Step::Tick(Timetick(110))
+        );
+        assert_eq!(
+            cursor.step(Millis(0), &view(0, 10, 20, None)),
+            Step::FromTail { at: Offset(10) }
+        );
+        cursor.delivered(Offset(20), Timetick(120), Bytes(100)).unwrap();
+        assert_eq!(cursor.step(Millis(9), &view(0, 10, 20, None)), Step::Wait);
+        assert_eq!(
+            cursor.step(Millis(10), &view(0, 10, 20, None)),
+            Step::Tick(Timetick(120))
+        );
+        assert_eq!(
+            cursor.step(Millis(11), &view(0, 10, 20, Some((130, 20)))),
+            Step::Tick(Timetick(130))
+        );
+        assert_eq!(cursor.step(Millis(99), &view(0, 10, 20, Some((130, 20)))), Step::Wait);
+    }
+
+    #[test]
+    fn a_reader_below_what_is_kept_is_told_so() {
+        let mut cursor = reader(3, 1_000);
+        assert_eq!(
+            cursor.step(Millis(0), &view(7, 10, 20, None)),
+            Step::Truncated { first_kept: Offset(7) }
+        );
+        assert_eq!(
+            reader(7, 1).step(Millis(0), &view(7, 10, 20, None)),
+            Step::FromLog { at: Offset(7) }
+        );
+    }
+
+    #[test]
+    fn one_batch_may_pass_the_last_credit() {
+        let mut cursor = reader(0, 1);
+        assert_eq!(
+            cursor.step(Millis(0), &view(0, 0, 5, None)),
+            Step::FromTail { at: Offset(0) }
+        );
+        cursor.delivered(Offset(1), Timetick(1), Bytes(1 << 20)).unwrap();
+        cursor.step(Millis(0), &view(0, 0, 5, None));
+        assert_eq!(cursor.step(Millis(0), &view(0, 0, 5, None)), Step::Wait);
+        cursor.grant(Bytes(1 << 20));
+        assert_eq!(cursor.credits(), 1);
+        assert_eq!(
+            cursor.step(Millis(0), &view(0, 0, 5, None)),
+            Step::FromTail { at: Offset(1) }
+        );
+    }
+
+    #[test]
+    fn a_filter_that_drops_everything_still_gives_ticks_at_a_bounded_pace() {
+        let mut cursor = reader(0, 1);
+        let mut ticks = Vec::new();
+        for offset in 0..1_000 {
+            let now = Millis(offset / 10); // ten batches in a millisecond
+            match cursor.step(now, &view(0, 0, 1_000, None)) {
+                Step::Tick(tick) => {
+                    ticks.push((now, tick));
+                    assert!(matches!(
+                        cursor.step(now, &view(0, 0, 1_000, None)),
+                        Step::FromTail { .. }
+                    ));
+                }
+                step => assert!(matches!(step, Step::FromTail { .. })),
+            }
+            cursor.skipped(Offset(offset + 1), Timetick(offset + 1)).unwrap();
+        }
+        assert_eq!((cursor.next(), cursor.credits()), (Offset(1_000), 1));
+        assert_eq!(ticks.len(), 10);
+        assert!(
+            ticks
+                .windows(2)
+                .all(|pair| pair[1].0.0 - pair[0].0.0 >= 10 && pair[1].1 > pair[0].1)
+        );
+    }
+
+    #[test]
+    fn a_quiet_log_gives_ticks_without_credits_and_a_promise_ahead_of_the_reader_waits() {
+        let mut cursor = reader(5, 0);
+        assert_eq!(
+            cursor.step(Millis(0), &view(5, 5, 5, Some((50, 5)))),
+            Step::Tick(Timetick(50))
+        );
+        assert_eq!(cursor.step(Millis(0), &view(5, 5, 9, Some((90, 9)))), Step::Wait);
+    }
+
+    #[test]
+    fn deliveries_that_break_the_order_are_refused() {
+        let mut cursor = reader(5, 100);
+        assert!(matches!(
+            cursor.delivered(Offset(5), Timetick(9), Bytes(1)),
+            Err(CursorError::NotForward { .. })
+        ));
+        cursor.step(Millis(0), &view(0, 0, 5, Some((50, 5))));
+        assert!(matches!(
+            cursor.delivered(Offset(6), Timetick(50), Bytes(1)),
+            Err(CursorError::BelowTick { .. })
+        ));
+        assert_eq!((cursor.next(), cursor.credits()), (Offset(5), 100));
+    }
+
+    proptest! {
+        // Any log, any pace: every message passes once and in order, ticks grow, and nothing at or below a tick comes after it.
+        #[test]
+        fn nothing_comes_at_or_below_a_tick(
+            steps in prop::collection::vec((0u8..8, 1u64..6, 0u64..20), 1..300)
+        ) {
+            let mut cursor = Cursor::new(Offset::ZERO);
+            let (mut log, mut durable, mut time, mut now) = (Vec::new(), 0u64, 0u64, 0u64);
+            let mut promise = None;
+            let mut ticked = Timetick::ZERO;
+            for (kind, count, span) in steps {
+                time += span;
+                now += span;
+                match kind {
+                    0 | 1 => (0..count).for_each(|_| { time += 1; log.push(time); }),
+                    2 => durable = (durable + count).min(log.len() as u64),
+                    3 => promise = Some(match log.get(durable as usize) {
+                        Some(oldest) => (oldest - 1, durable),
+                        None => { time += 1; (time, durable) }
+                    }),
+                    4 => cursor.grant(Bytes(span)),
+                    _ => match cursor.step(Millis(now), &view(0, durable.saturating_sub(3), durable, promise)) {
+                        Step::Tick(tick) => {
+                            prop_assert!(tick > ticked);
+                            ticked = tick;
+                            // All that was passed over is at or below it only if the reader had it.
+                            prop_assert!(log.iter().skip(cursor.next().0 as usize).all(|message| Timetick(*message) > tick));
+                        }
+                        Step::FromTail { at } | Step::FromLog { at } => {
+                            let end = (at.0 + count).min(durable);
+                            prop_assert!(at.0 < durable);
+                            prop_assert!(Timetick(log[at.0 as usize]) > ticked);
+                            let last = Timetick(log[end as usize - 1]);
+                            if kind == 5 { cursor.skipped(Offset(end), last).unwrap() }
+                            else { cursor.delivered(Offset(end), last, Bytes(count)).unwrap() }
+                        }
+                        Step::Truncated { .. } => prop_assert!(false, "nothing was truncated"),
+                        Step::Wait => prop_assert!(cursor.next().0 >= durable || cursor.credits() <= 0),
+                    }
+                }
+            }
+        }
+    }
+}

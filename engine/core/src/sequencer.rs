@@ -186,3 +186,124 @@ impl Sequencer {
         &self.dedupe
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dedupe::DedupeLimits;
+    use proptest::prelude::*;
+    use wire_format::Millis;
+
+    fn sequencer(next: u64, last: Timetick) -> Sequencer {
+        Sequencer::new(Term(1), Offset(next), last, Dedupe::new(DedupeLimits::default()))
+    }
+
+    fn request(producer: u64, first: u64, count: u32) -> AppendRequest {
+        AppendRequest {
+            producer: ProducerId(producer),
+            epoch: ProducerEpoch(1),
+            first_sequence: Sequence(first),
+            count,
+        }
+    }
+
+    fn at(ms: u64) -> Timetick {
+        Timetick::from_physical(Millis(ms))
+    }
+
+    #[test]
+    fn a_retry_gets_its_first_place() {
+        let mut sequencer = sequencer(10, at(3));
+        let first = sequencer.append(at(5), &request(7, 0, 4)).unwrap();
+        assert_eq!(
+            first,
+            Sequenced::Fresh(Position {
+                base_offset: Offset(10),
+                first_timetick: at(5),
+                count: 4
+            })
+        );
+        sequencer.append(at(6), &request(7, 4, 1)).unwrap();
+        let retry = sequencer.append(at(9), &request(7, 0, 4)).unwrap();
+        assert_eq!(retry, Sequenced::Duplicate(first.position()));
+        assert_eq!(
+            (sequencer.next_offset(), sequencer.last_timetick()),
+            (Offset(15), at(6))
+        );
+    }
+
+    #[test]
+    fn time_behind_the_last_message_goes_on_by_one() {
+        let mut sequencer = sequencer(0, at(100).plus(9));
+        let position = sequencer.append(at(50), &request(0, 0, 2)).unwrap().position();
+        assert_eq!(
+            (position.first_timetick, position.last_timetick()),
+            (at(100).plus(10), at(100).plus(11))
+        );
+    }
+
+    #[test]
+    fn a_full_logical_counter_carries_into_the_next_millisecond() {
+        let mut sequencer = sequencer(0, at(1).previous());
+        let position = sequencer.append(at(0), &request(0, 0, 1 << 19)).unwrap().position();
+        assert_eq!(
+            (position.first_timetick, position.last_timetick()),
+            (at(1), at(3).previous())
+        );
+    }
+
+    #[test]
+    fn the_ends_are_refusals_and_change_nothing() {
+        let mut ended = sequencer(u64::MAX - 2, Timetick::ZERO);
+        assert!(matches!(
+            ended.append(at(1), &request(7, 0, 3)),
+            Err(Refusal::OffsetsExhausted { .. })
+        ));
+        assert!(ended.append(at(1), &request(7, 0, 2)).is_ok());
+        let mut late = sequencer(0, Timetick::MAX.previous());
+        assert!(matches!(
+            late.append(at(1), &request(7, 0, 2)),
+            Err(Refusal::TimeExhausted { .. })
+        ));
+        assert_eq!(
+            (late.next_offset(), late.last_timetick()),
+            (Offset::ZERO, Timetick::MAX.previous())
+        );
+        assert!(late.append(at(1), &request(7, 0, 1)).is_ok());
+        assert!(matches!(
+            late.append(at(1), &request(7, 1, 1)),
+            Err(Refusal::TimeExhausted { .. })
+        ));
+        assert_eq!(late.append(at(1), &request(7, 1, 0)), Err(Refusal::Empty));
+        let retry = late.append(at(1), &request(7, 0, 1));
+        assert!(
+            matches!(retry, Ok(Sequenced::Duplicate(_))),
+            "a retry is answered even at the end of time"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn offsets_are_dense_and_timeticks_grow(
+            steps in prop::collection::vec((0u64..1_000, 1u32..100, 0u8..4, 0u64..4), 1..200), start in 0u64..100
+        ) {
+            let mut sequencer = sequencer(start, at(500));
+            let (mut next, mut last) = (Offset(start), at(500));
+            let mut sent = [0u64; 4];
+            for (time, count, kind, producer) in steps {
+                if kind == 0 {
+                    sequencer.advance(at(time));
+                    last = last.max(at(time));
+                    continue;
+                }
+                let first = if producer == 0 { 0 } else { sent[producer as usize] };
+                let answer = sequencer.append(at(time), &request(producer, first, count)).unwrap();
+                let Sequenced::Fresh(position) = answer else { panic!("{answer:?} is not fresh") };
+                prop_assert_eq!(position.base_offset, next);
+                prop_assert!(position.first_timetick > last && position.first_timetick >= at(time));
+                (next, last) = (position.next_offset(), position.last_timetick());
+                sent[producer as usize] += u64::from(count);
+            }
+        }
+    }
+}

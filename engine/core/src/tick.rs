@@ -91,3 +91,129 @@ impl TickMachine {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dedupe::{Dedupe, DedupeLimits};
+    use crate::sequencer::AppendRequest;
+    use proptest::prelude::*;
+    use wire_format::{ProducerEpoch, ProducerId, Sequence, Term};
+
+    fn at(ms: u64) -> Timetick {
+        Timetick::from_physical(Millis(ms))
+    }
+
+    fn sequencer() -> Sequencer {
+        Sequencer::new(
+            Term(1),
+            Offset::ZERO,
+            Timetick::ZERO,
+            Dedupe::new(DedupeLimits::default()),
+        )
+    }
+
+    fn append(sequencer: &mut Sequencer, now: Timetick, count: u32) -> (Offset, Timetick) {
+        let request = AppendRequest {
+            producer: ProducerId::ZERO,
+            epoch: ProducerEpoch::ZERO,
+            first_sequence: Sequence::ZERO,
+            count,
+        };
+        let position = sequencer.append(now, &request).unwrap().position();
+        (position.base_offset, position.first_timetick)
+    }
+
+    #[test]
+    fn with_nothing_in_flight_time_is_promised_and_later_messages_are_larger() {
+        let (mut sequencer, mut ticks) = (sequencer(), TickMachine::new(Timetick::ZERO, Offset::ZERO));
+        let promise = ticks.on_timer(at(50), &mut sequencer, None, Timetick::MAX);
+        assert_eq!(
+            promise,
+            Some(Promise {
+                timetick: at(50),
+                upto: Offset::ZERO
+            })
+        );
+        assert_eq!(append(&mut sequencer, at(40), 1), (Offset(0), at(50).plus(1)));
+        assert_eq!((ticks.riding(), ticks.latest().timetick), (at(50), at(50)));
+    }
+
+    #[test]
+    fn the_promise_stays_below_the_oldest_in_flight() {
+        let (mut sequencer, mut ticks) = (sequencer(), TickMachine::new(Timetick::ZERO, Offset::ZERO));
+        let oldest = append(&mut sequencer, at(40), 3);
+        append(&mut sequencer, at(45), 3);
+        let promise = ticks.on_timer(at(50), &mut sequencer, Some(oldest), Timetick::MAX);
+        assert_eq!(
+            promise,
+            Some(Promise {
+                timetick: at(40).previous(),
+                upto: Offset(0)
+            })
+        );
+        assert_eq!(
+            ticks.on_timer(at(60), &mut sequencer, Some(oldest), Timetick::MAX),
+            None
+        );
+        let promise = ticks.on_timer(at(70), &mut sequencer, None, Timetick::MAX);
+        assert_eq!(
+            promise,
+            Some(Promise {
+                timetick: at(70),
+                upto: Offset(6)
+            })
+        );
+    }
+
+    #[test]
+    fn the_limit_caps_and_an_old_limit_stops() {
+        let (mut sequencer, mut ticks) = (sequencer(), TickMachine::new(at(10), Offset::ZERO));
+        assert_eq!(ticks.on_timer(at(50), &mut sequencer, None, at(10)), None);
+        assert_eq!(
+            ticks.on_timer(at(50), &mut sequencer, None, at(30)).map(|p| p.timetick),
+            Some(at(30))
+        );
+        assert_eq!(ticks.on_timer(at(20), &mut sequencer, None, Timetick::MAX), None);
+    }
+
+    #[test]
+    fn the_timer_keeps_its_pace_and_does_not_make_up_for_lost_turns() {
+        let mut ticks = TickMachine::new(Timetick::ZERO, Offset::ZERO);
+        let due: Vec<u64> = [100, 105, 110, 121, 130, 200, 201, 209, 210]
+            .into_iter()
+            .filter(|t| ticks.due(Millis(*t)))
+            .collect();
+        assert_eq!(due, [100, 110, 121, 130, 200, 210]);
+    }
+
+    proptest! {
+        // Whatever comes in whatever order: promises grow, stay at or below the limit, and no message that is not durable
+        // at the time of a promise, nor any later one, is at or below it.
+        #[test]
+        fn no_message_comes_at_or_below_a_promise(
+            steps in prop::collection::vec((0u8..6, 0u64..100, 1u32..10), 1..300)
+        ) {
+            let (mut sequencer, mut ticks) = (sequencer(), TickMachine::new(Timetick::ZERO, Offset::ZERO));
+            let mut unacked = std::collections::VecDeque::new();
+            let (mut limit, mut promised) = (at(0), Timetick::ZERO);
+            for (kind, time, count) in steps {
+                match kind {
+                    0 | 1 => {
+                        let message = append(&mut sequencer, at(time), count);
+                        prop_assert!(message.1 > promised);
+                        prop_assert!(message.1 > ticks.riding());
+                        unacked.push_back(message);
+                    }
+                    2 => { unacked.pop_front(); }
+                    3 => limit = limit.max(at(time)),
+                    _ => if let Some(promise) = ticks.on_timer(at(time), &mut sequencer, unacked.front().copied(), limit) {
+                        prop_assert!(promise.timetick > promised && promise.timetick <= limit);
+                        prop_assert!(unacked.iter().all(|(offset, tick)| *tick > promise.timetick && *offset >= promise.upto));
+                        promised = promise.timetick;
+                    }
+                }
+            }
+        }
+    }
+}
