@@ -13,6 +13,7 @@ mod files;
 pub mod footer;
 mod group_sync;
 pub mod inspect;
+mod poll_probe;
 mod prepare;
 mod read;
 mod recover;
@@ -118,6 +119,7 @@ impl LocalWal {
                 files::sync_folder(parent).await?;
             }
         }
+        poll_probe::settle(&config.folder).await?;
         let hash = pchannel_hash(&config.pchannel);
         let found = recover::recover(&config, hash, on_replay).await?;
         if found.facts.last_term > term {
