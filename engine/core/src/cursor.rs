@@ -142,10 +142,9 @@ impl Cursor {
     }
 
     fn tick(&self, now: Millis, view: &LogView) -> Option<Timetick> {
-        let promised = view
-            .promise
-            .filter(|promise| promise.upto <= self.next)
-            .map(|promise| promise.timetick);
+        // A promise held back by its limit may lie below what was passed: true, but of no use to the reader.
+        let useful = |promise: &Promise| promise.upto <= self.next && promise.timetick >= self.passed;
+        let promised = view.promise.filter(useful).map(|promise| promise.timetick);
         let passed = (now >= self.catch_up_at).then_some(self.passed);
         promised.max(passed).filter(|timetick| *timetick > self.ticked)
     }
