@@ -1,1 +1,3 @@
 //! Stub of the skeleton.
+
+pub mod probe;
