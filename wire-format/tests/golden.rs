@@ -35,11 +35,21 @@ const FIRST: Timetick = Timetick::new(Millis(1_700_000_000_000), 5);
 
 fn messages() -> Vec<Message> {
     vec![
-        Message::new("by-dev-rootcoord-dml_0_v0", 2, &[("partition", "p1"), ("", "")], b"rows"),
+        Message::new(
+            "by-dev-rootcoord-dml_0_v0",
+            2,
+            &[("partition", "p1"), ("", "")],
+            b"rows",
+        ),
         Message::new("by-dev-rootcoord-dml_0_v1", 3, &[], b"keys"),
         Message::new("by-dev-rootcoord-dml_0_v0", 901, &[("txn", "7")], b""),
         Message::new("größe", 40_000, &[], b""),
-        Message::new("by-dev-rootcoord-dml_0_v1", 2, &[("ключ", "значение")], &[0, 255, 10, 13]),
+        Message::new(
+            "by-dev-rootcoord-dml_0_v1",
+            2,
+            &[("ключ", "значение")],
+            &[0, 255, 10, 13],
+        ),
     ]
 }
 
@@ -73,12 +83,18 @@ fn a_stamped_record() {
     assert_eq!(stored(&view), expected(&[0, 1, 2, 3, 4]));
     let meta = view.meta();
     assert_eq!(view.pchannel(), "by-dev-rootcoord-dml_0");
-    assert_eq!((meta.base_offset, meta.next_offset()), (Offset(1_000_000), Offset(1_000_005)));
+    assert_eq!(
+        (meta.base_offset, meta.next_offset()),
+        (Offset(1_000_000), Offset(1_000_005))
+    );
     assert_eq!((meta.term.get(), meta.span), (3, 5));
     assert_eq!((meta.min_timetick, meta.max_timetick), (FIRST, FIRST.plus(4)));
     assert_eq!(meta.promised_timetick, FIRST.previous());
     assert_eq!(meta.producer_id, ProducerId(0x0123_4567_89ab_cdef));
-    assert_eq!((meta.producer_epoch, meta.first_sequence), (ProducerEpoch(2), Sequence(40)));
+    assert_eq!(
+        (meta.producer_epoch, meta.first_sequence),
+        (ProducerEpoch(2), Sequence(40))
+    );
     assert_eq!(meta.type_bitmap, 1 << 2 | 1 << 3 | 1 << 63);
 }
 
@@ -87,7 +103,12 @@ fn a_filtered_delivery() {
     let record = record();
     let view = verify(&record, Door::Storage, &Limits::default()).unwrap();
     let types = vec![MessageType::INSERT, MessageType::DELETE];
-    let filter = Filter::new(vec!["by-dev-rootcoord-dml_0_v1".into()], types, Timetick::ZERO, Timetick::MAX);
+    let filter = Filter::new(
+        vec!["by-dev-rootcoord-dml_0_v1".into()],
+        types,
+        Timetick::ZERO,
+        Timetick::MAX,
+    );
     let mut selection = Selection::default();
     assert_eq!(filter.select(&view, &mut selection), Matched::Some);
     let mut part = Vec::new();
@@ -144,7 +165,10 @@ fn a_refusal() {
         expected_sequence: Sequence(16),
         file: "p/0000000001.seg".into(),
         damaged: (4096, 8192),
-        ..Refusal::new(RefusalCode::RateLimited, "the limit of 14 is passed; try again in 15 ms")
+        ..Refusal::new(
+            RefusalCode::RateLimited,
+            "the limit of 14 is passed; try again in 15 ms",
+        )
     };
     let kept = golden("refusal.bin", &frame(FrameKind::Refusal, 77, &refusal.to_body()));
     assert_eq!(Refusal::read(opened(&kept, FrameKind::Refusal, 77)).unwrap(), refusal);

@@ -11,11 +11,20 @@ use wire_format::{
 
 #[test]
 fn hellos_come_back() {
-    let starts = [Start::Earliest, Start::Latest, Start::Offset(Offset(7)), Start::Timetick(Timetick(8))];
+    let starts = [
+        Start::Earliest,
+        Start::Latest,
+        Start::Offset(Offset(7)),
+        Start::Timetick(Timetick(8)),
+    ];
     for start in starts {
         let mut hello = Hello::new("c", Intent::Read, "p");
         let filter = Filter::new(vec!["v".into()], vec![MessageType::INSERT], Timetick(1), Timetick(9));
-        hello.read = Some(ReadRequest { start, filter, credit: Bytes(5) });
+        hello.read = Some(ReadRequest {
+            start,
+            filter,
+            credit: Bytes(5),
+        });
         assert_eq!(Hello::read(&hello.to_body()), Ok(hello));
     }
     for intent in [Intent::Produce, Intent::Admin] {
@@ -27,11 +36,17 @@ fn hellos_come_back() {
 #[test]
 fn what_a_later_version_means_is_left_to_the_answer() {
     let mut hello = Hello::new("c", Intent(200), "p");
-    assert!(matches!(Hello::read(&hello.to_body()), Err(FormatError::Table { part: "hello", .. })));
+    assert!(matches!(
+        Hello::read(&hello.to_body()),
+        Err(FormatError::Table { part: "hello", .. })
+    ));
     hello.version = PROTOCOL_VERSION + 1;
     hello.read = Some(ReadRequest::default());
     let read = Hello::read(&hello.to_body()).unwrap();
-    assert_eq!((read.version, read.intent, read.read), (PROTOCOL_VERSION + 1, Intent(200), None));
+    assert_eq!(
+        (read.version, read.intent, read.read),
+        (PROTOCOL_VERSION + 1, Intent(200), None)
+    );
 }
 
 #[test]
@@ -86,22 +101,30 @@ fn ten_thousand_pchannels_fit_into_one_reply() {
 fn a_shared_name_does_not_unfold_in_memory() {
     let mut hello = Hello::new("c", Intent::Read, "p");
     let name = "n".repeat(30_000);
-    let names = std::iter::once(name).chain((0..7_000).map(|i| format!("{i:05}"))).collect();
+    let names = std::iter::once(name)
+        .chain((0..7_000).map(|i| format!("{i:05}")))
+        .collect();
     let filter = Filter::new(names, Vec::new(), Timetick::ZERO, Timetick::MAX);
-    hello.read = Some(ReadRequest { filter, ..ReadRequest::default() });
+    hello.read = Some(ReadRequest {
+        filter,
+        ..ReadRequest::default()
+    });
     let mut body = hello.to_body();
     assert!(Hello::read(&body).is_ok());
 
     let word = |body: &[u8], at: usize| u32::from_le_bytes(body[at..at + 4].try_into().unwrap()) as usize;
     let length = 7_001u32.to_le_bytes();
-    let list = (0..body.len()).step_by(4).find(|&at| {
-        body[at..].starts_with(&length) && (1..7_001).all(|i| word(&body, at + 4 + 4 * i) < body.len())
-    });
+    let list = (0..body.len())
+        .step_by(4)
+        .find(|&at| body[at..].starts_with(&length) && (1..7_001).all(|i| word(&body, at + 4 + 4 * i) < body.len()));
     let entries = list.unwrap() + 4;
     let long = entries + 4 * 7_000 + word(&body, entries + 4 * 7_000);
     assert_eq!(word(&body, long), 30_000);
     for entry in (entries..entries + 4 * 7_001).step_by(4) {
         body[entry..entry + 4].copy_from_slice(&((long - entry) as u32).to_le_bytes());
     }
-    assert!(matches!(Hello::read(&body), Err(FormatError::Table { part: "hello", .. })));
+    assert!(matches!(
+        Hello::read(&body),
+        Err(FormatError::Table { part: "hello", .. })
+    ));
 }

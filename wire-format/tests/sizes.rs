@@ -17,9 +17,8 @@ fn limits_of(batch_bytes: usize) -> Limits {
 }
 
 fn a_message() -> impl Strategy<Value = Message> {
-    ("[a-e]{1,9}", 0usize..40, 0usize..20).prop_map(|(name, body, property)| {
-        Message::new(&name, 2, &[("k", &"x".repeat(property))], &vec![7; body])
-    })
+    ("[a-e]{1,9}", 0usize..40, 0usize..20)
+        .prop_map(|(name, body, property)| Message::new(&name, 2, &[("k", &"x".repeat(property))], &vec![7; body]))
 }
 
 proptest! {
@@ -70,7 +69,11 @@ fn one_byte_decides() {
         builder.push("v", MessageType::INSERT, [], b"").unwrap();
         builder.record_bytes()
     };
-    for (body, fits) in [(4096 - around - 1, true), (4096 - around, true), (4096 - around + 1, false)] {
+    for (body, fits) in [
+        (4096 - around - 1, true),
+        (4096 - around, true),
+        (4096 - around + 1, false),
+    ] {
         let mut builder = BatchBuilder::new("p", limits).unwrap();
         let pushed = builder.push("v", MessageType::INSERT, [], &vec![1; body]);
         assert_eq!(pushed.is_ok(), fits, "{body}");
@@ -85,21 +88,37 @@ fn one_byte_decides() {
 fn every_limit_is_held_by_builder_and_door() {
     let wide = Limits::default();
     let messages: Vec<_> = ["a", "bb", "ccc"].map(|name| Message::new(name, 2, &[], b"x")).into();
-    let record = builder_of("p", &messages, wide).finish(Origin::default()).unwrap().to_bytes();
+    let record = builder_of("p", &messages, wide)
+        .finish(Origin::default())
+        .unwrap()
+        .to_bytes();
     let narrow = [
         ("messages in a batch", Limits { messages: 2, ..wide }),
         ("vchannels in a batch", Limits { vchannels: 2, ..wide }),
     ];
     for (expected, limits) in narrow {
         let found = verify(&record, Door::Producer, &limits).err();
-        assert!(matches!(found, Some(FormatError::TooLarge { what, found: 3, limit: 2 }) if what == expected), "{found:?}");
+        assert!(
+            matches!(found, Some(FormatError::TooLarge { what, found: 3, limit: 2 }) if what == expected),
+            "{found:?}"
+        );
         let mut builder = builder_of("p", &messages[..2], limits);
         let refused = builder.push("ccc", MessageType::INSERT, [], b"x");
-        assert_eq!(refused, Err(FormatError::TooLarge { what: expected, found: 3, limit: 2 }));
+        assert_eq!(
+            refused,
+            Err(FormatError::TooLarge {
+                what: expected,
+                found: 3,
+                limit: 2
+            })
+        );
     }
     let short_names = Limits { name_bytes: 2, ..wide };
     let found = verify(&record, Door::Producer, &short_names).err();
-    assert!(matches!(found, Some(FormatError::Name { what: "vchannel", .. })), "{found:?}");
+    assert!(
+        matches!(found, Some(FormatError::Name { what: "vchannel", .. })),
+        "{found:?}"
+    );
 }
 
 #[test]
@@ -113,7 +132,12 @@ fn a_refused_message_changes_nothing() {
         builder.push("", MessageType::INSERT, [], b""),
         builder.push("tab\t", MessageType::INSERT, [], b""),
         builder.push(&long[..256], MessageType::INSERT, [], b""),
-        builder.push("new", MessageType::INSERT, [("k", long.as_str()), ("l", long.as_str())], b""),
+        builder.push(
+            "new",
+            MessageType::INSERT,
+            [("k", long.as_str()), ("l", long.as_str())],
+            b"",
+        ),
     ];
     assert!(refusals.iter().all(Result::is_err), "{refusals:?}");
     assert_eq!((builder.record_bytes(), builder.count()), (before, 1));
@@ -129,7 +153,9 @@ fn a_builder_starts_anew_after_each_record() {
     let first = builder.finish(Origin::default()).unwrap();
     assert_eq!(builder.finish(Origin::default()).err(), Some(FormatError::Empty));
     for m in &messages {
-        builder.push(&m.vchannel, MessageType(m.message_type), m.pairs(), &m.body).unwrap();
+        builder
+            .push(&m.vchannel, MessageType(m.message_type), m.pairs(), &m.body)
+            .unwrap();
     }
     assert_eq!(builder.finish(Origin::default()).unwrap(), first);
 }
