@@ -4,7 +4,6 @@
 // The functions that the tests share are tests too, which the lints do not see.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::io;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -12,15 +11,17 @@ use std::time::{Duration, Instant};
 use lognode::probe::{Needs, Status, run, run_for, startup_check};
 use serde_json::Value;
 
+#[path = "probe_limits/seccomp.rs"]
+mod seccomp;
+
 /// Which of the child's reports is wanted; set only in children.
 const ROLE: &str = "LOGNODE_PROBE_TEST_ROLE";
 const DIR: &str = "LOGNODE_PROBE_TEST_DIR";
 /// Precedes what the child reports, so that it is told from what the test runner prints.
 const MARK: &str = "REPORT ";
 
-/// Not a test of its own: what the children run.
+/// Not a test of its own, and without its role it does nothing: what the children run.
 #[test]
-#[ignore = "runs only as a child of the other tests"]
 fn child() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let dir = std::env::var(DIR).unwrap();
@@ -32,7 +33,7 @@ fn child() {
     match role.as_str() {
         "report" => println!("\n{MARK}{}", run_for(dir, &needs).to_json()),
         "report-seccomp" => {
-            forbid_io_uring().unwrap();
+            seccomp::forbid_io_uring().unwrap();
             println!("\n{MARK}{}", run_for(dir, &needs).to_json());
         }
         "startup" => {
@@ -46,42 +47,10 @@ fn child() {
     }
 }
 
-/// Lets io_uring_setup fail with EPERM in the calling thread, as the default filter of container engines does.
-#[allow(unsafe_code)]
-fn forbid_io_uring() -> io::Result<()> {
-    const LOAD_NUMBER: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-    const JUMP_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    let mut steps = [
-        step(LOAD_NUMBER, 0, 0, 0),
-        step(JUMP_EQUAL, 0, 1, libc::SYS_io_uring_setup as u32),
-        step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-        step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog {
-        len: steps.len() as u16,
-        filter: steps.as_mut_ptr(),
-    };
-    // SAFETY: both calls only read their arguments; `program` and the steps it points to live until they return.
-    let result = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-            | libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
-    };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
-}
-
 /// Runs the child role `role` after the shell commands `before`.
 fn output(before: &str, role: &str, dir: &Path) -> Output {
     Command::new("sh")
-        .args([
-            "-c",
-            &format!("{before}\nexec \"$0\" --exact child --ignored --nocapture"),
-        ])
+        .args(["-c", &format!("{before}\nexec \"$0\" --exact child --nocapture")])
         .arg(std::env::current_exe().unwrap())
         .env(ROLE, role)
         .env(DIR, dir)
@@ -181,7 +150,7 @@ fn a_file_system_without_direct_io_is_named() {
         return;
     }
     let script = format!(
-        "exec unshare -m sh -c 'mount -t ramfs none \"${DIR}\" && exec \"$0\" --exact child --ignored --nocapture' \"$0\""
+        "exec unshare -m sh -c 'mount -t ramfs none \"${DIR}\" && exec \"$0\" --exact child --nocapture' \"$0\""
     );
     let item = item(
         &report(&output(&script, "report", &dir.path().canonicalize().unwrap())),
