@@ -106,6 +106,15 @@ impl HybridClock {
         self.current()
     }
 
+    /// Never answer below `timetick` from now on: a log was opened that holds it.
+    pub fn reach(&mut self, timetick: Timetick) {
+        let behind_ms = whole_ms(timetick).saturating_sub(self.last_ms);
+        if behind_ms > 0 {
+            self.difference_ms = self.difference_ms.saturating_add(behind_ms);
+            self.last_ms = self.physical_ms();
+        }
+    }
+
     /// The latest answer of [`HybridClock::now`].
     pub fn current(&self) -> Timetick {
         Timetick::from_physical(Millis(self.last_ms.unsigned_abs()))
@@ -266,6 +275,19 @@ mod tests {
         clock.confirm(clock.stored());
         assert_eq!(clock.promise_limit(Timetick::MAX), at(500_000).previous());
         assert_eq!(clock.promise_limit(at(400_000)), at(400_000));
+    }
+
+    #[test]
+    fn a_log_from_the_future_lifts_time_once_it_is_opened() {
+        let mut clock = HybridClock::start(reading(0, 1_000), BOOT, None, Timetick::ZERO, Timetick::ZERO);
+        clock.reach(at(900));
+        assert_eq!(clock.current(), at(1_000));
+        clock.reach(at(5_000).plus(1));
+        assert_eq!((clock.current(), clock.now(reading(10, 1_010))), (at(5_001), at(5_011)));
+        // What is not stored yet would not survive a restart, so it can't be promised.
+        assert!(clock.promise_limit(Timetick::MAX) < at(1_010));
+        clock.confirm(clock.stored());
+        assert_eq!(clock.promise_limit(Timetick::MAX), at(5_011).previous());
     }
 
     #[test]

@@ -148,6 +148,7 @@ impl Plan {
             last_timetick: Timetick::ZERO,
             last_term: Term::ZERO,
             batches: 0,
+            damaged: false,
         }
     }
 }
@@ -180,7 +181,8 @@ pub struct BatchFacts {
 pub enum ReplayError {
     /// Offsets are not dense.
     #[error(
-        "the log has a batch at offset {found} where offset {expected} comes next. Run `lognode verify` and restore the damaged segment"
+        "the log has a batch at offset {found} where offset {expected} comes next. Run `lognode verify` and restore the \
+     damaged segment"
     )]
     NotDense {
         /// The offset that comes next.
@@ -222,7 +224,8 @@ pub enum ReplayError {
     },
     /// The log ended early or late.
     #[error(
-        "replay ended at offset {found}, but the log ends at {expected}. Run `lognode verify` and restore the damaged segment"
+        "replay ended at offset {found}, but the log ends at {expected}. Run `lognode verify` and restore the damaged \
+     segment"
     )]
     WrongEnd {
         /// Where the log ends.
@@ -241,6 +244,7 @@ pub struct Replay {
     last_timetick: Timetick,
     last_term: Term,
     batches: u64,
+    damaged: bool,
 }
 
 impl Replay {
@@ -328,6 +332,21 @@ impl Replay {
         Ok(())
     }
 
+    /// Goes on behind damaged bytes that the store reported: `batch` was refused by [`Replay::batch`], and is the first whole
+    /// one behind the hole. Retries of what lay in the hole can't be told from new batches; order still holds.
+    pub fn resume_behind_damage(&mut self, batch: &BatchFacts) -> Result<(), ReplayError> {
+        let expected = self.next_offset.unwrap_or(self.plan.replay_from);
+        if batch.base_offset <= expected {
+            return Err(ReplayError::NotDense {
+                expected,
+                found: batch.base_offset,
+            });
+        }
+        self.damaged = true;
+        self.next_offset = Some(batch.base_offset);
+        self.batch(batch)
+    }
+
     /// Batches taken in so far.
     pub fn batches(&self) -> u64 {
         self.batches
@@ -343,7 +362,7 @@ impl Replay {
             ..
         } = self.plan;
         let found = self.next_offset.unwrap_or(replay_from);
-        if found != expected {
+        if found != expected && !self.damaged {
             return Err(ReplayError::WrongEnd { expected, found });
         }
         Ok(Sequencer::new(
