@@ -34,7 +34,8 @@ pub enum SealError {
     },
     /// The block does not continue the one before.
     #[error(
-        "a block of offsets {first_offset} to {next_offset} does not continue the log at {expected}. Close the pchannel and recover it from disk"
+        "a block of offsets {first_offset} to {next_offset} does not continue the log at {expected}. Close the pchannel \
+     and recover it from disk"
     )]
     NotNext {
         /// First offset of the block.
@@ -46,7 +47,8 @@ pub enum SealError {
     },
     /// The timeticks of the block do not continue those before.
     #[error(
-        "a block at offset {first_offset} has timetick {first_timetick}, not above {last_timetick} before it. Close the pchannel and recover it from disk"
+        "a block at offset {first_offset} has timetick {first_timetick}, not above {last_timetick} before it. Close the \
+     pchannel and recover it from disk"
     )]
     TimeNotGrowing {
         /// First offset of the block.
@@ -58,7 +60,8 @@ pub enum SealError {
     },
     /// A write has failed before.
     #[error(
-        "a write at offset {first_failed} failed: nothing from there on will be acked. Close the pchannel and recover it from disk"
+        "a write at offset {first_failed} failed: nothing from there on will be acked. Close the pchannel and recover it \
+     from disk"
     )]
     Failed {
         /// First offset of the failed block.

@@ -342,9 +342,15 @@ impl Replay {
                 found: batch.base_offset,
             });
         }
-        self.damaged = true;
-        self.next_offset = Some(batch.base_offset);
-        self.batch(batch)
+        let before = self.next_offset.replace(batch.base_offset);
+        match self.batch(batch) {
+            Ok(()) => self.damaged = true,
+            Err(error) => {
+                self.next_offset = before;
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     /// Batches taken in so far.

@@ -160,6 +160,32 @@ fn each_broken_order_is_named_with_its_offset() {
     ));
 }
 
+#[test]
+fn behind_damage_the_order_still_holds() {
+    let mut replay = replay(&facts(0, 10, None));
+    replay.batch(&batch(0, 3)).unwrap();
+    let back = replay.resume_behind_damage(&batch(2, 3));
+    assert_eq!(
+        back,
+        Err(ReplayError::NotDense {
+            expected: Offset(3),
+            found: Offset(2)
+        })
+    );
+    let early = BatchFacts {
+        first_timetick: Timetick(10_002),
+        ..batch(5, 2)
+    };
+    assert!(matches!(
+        replay.resume_behind_damage(&early),
+        Err(ReplayError::TimeNotGrowing { .. })
+    ));
+    replay.resume_behind_damage(&batch(5, 2)).unwrap();
+    assert!(matches!(replay.batch(&batch(8, 2)), Err(ReplayError::NotDense { .. })));
+    replay.batch(&batch(7, 3)).unwrap();
+    assert_eq!(replay.finish().unwrap().next_offset(), Offset(10));
+}
+
 proptest! {
     // A log of any shape, cut anywhere by retention and checkpoint, opens; one with a batch missing does not.
     #[test]

@@ -2,9 +2,27 @@
 //! the unfinished ones, crashes, reboots, failed writes, lost requests and answers, retries, readers that come and go.
 //!
 //! A failing seed is printed; `SEED=n cargo test -p lognode-core --test simulation` replays it, `SEEDS=n` runs more of them.
+//!
+//! `invariants_hold_under_faults` was seen to fail when the code was broken on purpose, so that
+//! - the committer called blocks durable before those in front of them, or at all after their write had failed;
+//! - the committer let blocks be sealed after a failure;
+//! - a tick was the last timetick given out, or the oldest one in flight itself, while something was in flight;
+//! - promises ignored the stored mark, or the mark counted before it was stored;
+//! - a promise was told to a reader that did not stand at its place yet; a reader below what is kept was not told so;
+//! - a retry was taken for new; a new epoch kept the batches of the old one;
+//! - a checkpoint's snapshot held batches that were not durable; replay did not rebuild the producers' table;
+//! - a restart forgot the last timetick; a timetick was given twice, or one below the last;
+//! - time came from the wall clock; a start ignored the mark, or the stored difference of the clocks.
+//!
+//! `an_hour_in_which_nobody_listens_writes_nothing_at_all` failed when the mark was stored though nobody listened.
+//!
+//! Some breaks are caught by the tests of their module only: `clock` (a promise ahead of the stored difference, or equal to the
+//! next start), `tick` (no advance of the sequencer; a place too far ahead), `cursor` (credits; no ticks while catching up),
+//! `recovery` (equal terms, density), `retention` (holds), `budget` (release of too much), `quota` (bytes not counted).
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod checks;
 mod clients;
 mod disk;
 mod node;
