@@ -118,7 +118,7 @@ mod tests {
                 whole.extend(payload);
                 outbox.push(FrameKind::Produce, number, Bytes::copy_from_slice(head), Bytes::copy_from_slice(payload));
             }
-            let mut got = Vec::new();
+            let mut got: Vec<u8> = Vec::new();
             let mut steps = steps.iter().cycle();
             while !outbox.is_empty() {
                 prop_assert_eq!(outbox.bytes(), whole.len() - got.len());

@@ -61,7 +61,8 @@ pub(crate) enum Then {
     Stop,
 }
 
-/// The server's answers contradict each other: drop the connection, then `on_disconnected`.
+/// The answers contradict each other, be it that the server lies or that it came upon a late copy from an earlier connection
+/// in between. A new connection sorts it out: drop this one, then `on_disconnected`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fault(pub(crate) String);
 
@@ -309,9 +310,13 @@ impl<L> Pipeline<L> {
         Some(slot.load)
     }
 
-    /// The head's try was not stored, so neither will be those behind it on this connection: send all of them again.
+    /// The head's try was not stored, so neither will be those behind it on this connection: send all of them again. But if an
+    /// earlier try of the head was left open, a late copy may still be stored, and then those behind it are taken.
     fn rewind(&mut self) {
         self.cursor = 0;
+        if self.slots.front().is_some_and(|head| head.open_try) {
+            self.leave_tries_open();
+        }
         for slot in self.slots.range_mut(..self.numbered) {
             slot.request = None;
         }
@@ -332,10 +337,7 @@ impl<L> Pipeline<L> {
     /// The head will never be taken. Those behind it were sent for nothing: they go on in a new epoch. But if an earlier
     /// try of the head was left open it may be stored, and then so may all that were sent behind it.
     fn refused_for_good(&mut self) -> Step<L> {
-        match self.slots.front().is_some_and(|head| head.open_try) {
-            true => self.leave_tries_open(),
-            false => self.rewind(),
-        }
+        self.rewind();
         let mut failed = self.fail_doubtful();
         if failed.is_empty() {
             failed.extend(self.remove_head().map(|load| (load, Outcome::NotStored)));
