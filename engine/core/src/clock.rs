@@ -65,6 +65,8 @@ impl HybridClock {
     ///   the leap to `mark`.
     /// * Else: the largest of the wall clock, one millisecond after `mark`, and `last_stored`.
     ///
+    /// A boot id of zeros means that it could not be read, and is never the same boot.
+    ///
     /// `mark` is the stored high-water mark of promises, `last_stored` the largest timetick of a message in any log.
     pub fn start(
         reading: Reading,
@@ -76,7 +78,9 @@ impl HybridClock {
         let boot_ms = to_ms(reading.boot);
         let wall_ms = to_ms(reading.wall);
         let begin_ms = match stored {
-            Some(stored) if stored.boot_id == boot_id => boot_ms.saturating_add(stored.difference_ms),
+            Some(stored) if stored.boot_id == boot_id && boot_id != [0; 16] => {
+                boot_ms.saturating_add(stored.difference_ms)
+            }
             _ if mark == Timetick::ZERO => wall_ms,
             _ => wall_ms.max(to_ms(mark.physical()) + 1),
         };
@@ -267,6 +271,16 @@ mod tests {
     }
 
     #[test]
+    fn an_unknown_boot_starts_above_the_mark() {
+        let stored = StoredClock {
+            boot_id: [0; 16],
+            difference_ms: 0,
+        };
+        let clock = HybridClock::start(reading(5, 2_000), [0; 16], Some(stored), at(53_000), Timetick::ZERO);
+        assert_eq!(clock.current(), at(53_001));
+    }
+
+    #[test]
     fn a_jump_ahead_holds_promises_back_until_it_is_stored() {
         let mut clock = HybridClock::start(reading(0, 1_000), BOOT, None, Timetick::ZERO, Timetick::ZERO);
         clock.now(reading(10, 500_000));
@@ -316,7 +330,7 @@ mod tests {
             )
         ) {
             let mut boot = 100_000u64;
-            let mut boot_id = [0u8; 16];
+            let mut boot_id = [1u8; 16];
             let mut clock = HybridClock::start(reading(boot, 1_000_000), boot_id, None, Timetick::ZERO, Timetick::ZERO);
             let mut store = clock.stored();
             let mut mark = Timetick::ZERO;

@@ -59,4 +59,4 @@ pub use recovery::{BatchFacts, Claim, LogFacts, OpenError, Plan, Replay, ReplayE
 pub use retention::{Hold, RetentionLimits, RetentionPlan, SegmentFacts};
 pub use sequencer::{AppendRequest, Position, Refusal, Sequenced, Sequencer};
 pub use tick::{Promise, TICK_INTERVAL, TickMachine};
-pub use time_mark::{MARK_AHEAD, MARK_LOW, TimeMark};
+pub use time_mark::{MARK_AHEAD, MARK_LOW, MARK_RETRY, MARK_TIMEOUT, TimeMark};

@@ -9,6 +9,8 @@ pub const MARK_AHEAD: Millis = Millis(3_000);
 pub const MARK_LOW: Millis = Millis(1_000);
 /// Pause before a failed store is tried again.
 pub const MARK_RETRY: Millis = Millis(100);
+/// A request without an outcome for this long is asked again: storing a mark twice does no harm, waiting for ever does.
+pub const MARK_TIMEOUT: Millis = Millis(1_000);
 
 /// Keeps the mark ahead of the promises. No tick above the mark may be told to a reader; messages may lie above it, as
 /// their timetick is durable with them.
@@ -18,7 +20,8 @@ pub const MARK_RETRY: Millis = Millis(100);
 #[derive(Clone, Copy, Debug)]
 pub struct TimeMark {
     stored: Timetick,
-    pending: bool,
+    /// When the request under way is given up.
+    pending: Option<Timetick>,
     not_before: Timetick,
 }
 
@@ -27,7 +30,7 @@ impl TimeMark {
     pub fn new(stored: Timetick) -> Self {
         Self {
             stored,
-            pending: false,
+            pending: None,
             not_before: Timetick::ZERO,
         }
     }
@@ -38,16 +41,17 @@ impl TimeMark {
     }
 
     /// The mark to store now, if one is needed. `listening`: somebody reads or appends. After `Some` the answer is
-    /// `None` until [`TimeMark::stored`] or [`TimeMark::failed`] tells the outcome.
+    /// `None` until [`TimeMark::stored`] or [`TimeMark::failed`] tells the outcome, or a second has passed without one.
     pub fn wanted(&mut self, now: Timetick, listening: bool) -> Option<Timetick> {
-        if self.pending || !listening || now < self.not_before || self.stored > later(now, MARK_LOW) {
+        let pending = self.pending.is_some_and(|until| now < until);
+        if pending || !listening || now < self.not_before || self.stored > later(now, MARK_LOW) {
             return None;
         }
         let mark = later(now, MARK_AHEAD);
         if mark <= self.stored {
             return None;
         }
-        self.pending = true;
+        self.pending = Some(later(now, MARK_TIMEOUT));
         self.not_before = later(now, MARK_RETRY);
         Some(mark)
     }
@@ -55,13 +59,13 @@ impl TimeMark {
     /// Tells that `mark` is durable.
     pub fn stored(&mut self, mark: Timetick) {
         self.stored = self.stored.max(mark);
-        self.pending = false;
+        self.pending = None;
         self.not_before = Timetick::ZERO;
     }
 
     /// Tells that the store failed. Promises stand still at the old mark; the next request comes after a short pause.
     pub fn failed(&mut self) {
-        self.pending = false;
+        self.pending = None;
     }
 }
 
@@ -113,6 +117,14 @@ mod tests {
     }
 
     #[test]
+    fn a_request_whose_outcome_is_never_told_is_asked_again() {
+        let mut mark = TimeMark::new(at(10));
+        assert_eq!(mark.wanted(at(500), true), Some(at(3_500)));
+        assert_eq!(mark.wanted(at(1_499), true), None);
+        assert_eq!(mark.wanted(at(1_500), true), Some(at(4_500)));
+    }
+
+    #[test]
     fn the_end_of_time_asks_for_nothing_twice() {
         let mut mark = TimeMark::new(Timetick::ZERO);
         assert_eq!(mark.wanted(Timetick::MAX, true), Some(Timetick::MAX));
@@ -131,12 +143,12 @@ mod tests {
                 now += forward;
                 let before = mark.allows();
                 if let Some(wanted) = mark.wanted(at(now), listening) {
-                    prop_assert!(asked.is_none() && listening);
+                    prop_assert!(listening && asked.is_none_or(|(_, at)| now >= at + 1_000));
                     prop_assert!(wanted > before && wanted <= at(now + 3_000));
-                    asked = Some(wanted);
+                    asked = Some((wanted, now));
                 }
                 match (outcome, asked) {
-                    (0, Some(wanted)) => { mark.stored(wanted); asked = None; }
+                    (0, Some((wanted, _))) => { mark.stored(wanted); asked = None; }
                     (1, Some(_)) => { mark.failed(); asked = None; }
                     _ => {}
                 }

@@ -66,7 +66,7 @@ impl World {
         let mut random = Random::new(seed);
         let (boot_ms, wall_ms) = (random.below(100_000), 1_000_000_000 + random.below(1_000_000));
         let mut disk = Disk::new();
-        let boot_id = [0; 16];
+        let boot_id = [1; 16];
         let node = Node::start(
             &mut disk,
             Reading {
@@ -351,7 +351,7 @@ impl World {
         }
         self.disk.crash(&mut self.random);
         if self.random.chance(30) {
-            self.boot_id[0] = self.boot_id[0].wrapping_add(1);
+            self.boot_id[0] = self.boot_id[0].wrapping_add(1).max(1);
             self.boot_ms = self.random.below(5_000);
             self.jump_wall();
         } else {
