@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use check::{Outcome, check_body, check_record, mend};
+use check::{Outcome, check_body, check_record, mend, mend_payloads};
 use model::{Message, record_of, stamp_of};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use wire_format::{
@@ -102,6 +102,9 @@ fn fuzz_mutated_records() {
         // Without it nearly every case ends at the crc.
         if rng.random_bool(0.95) {
             mend(&mut record);
+        }
+        if rng.random_bool(0.5) {
+            mend_payloads(&mut record);
         }
         reached.count(check_record(&record));
     });
