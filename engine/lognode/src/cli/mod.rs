@@ -1,0 +1,47 @@
+//! The commands of `lognode`. Exit codes: 0 done, 1 it failed, 2 the command line or the configuration is wrong.
+
+mod check_config;
+mod serve;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// The log of a vector database: serve it, write to it, read from it, look inside.
+#[derive(Parser)]
+#[command(name = "lognode", version, propagate_version = true, max_term_width = 110)]
+#[command(after_help = "Examples:
+  lognode serve --data-dir ./data
+  lognode produce --pchannel demo --parquet vectors.parquet --vchannels 4
+  lognode consume --pchannel demo --vchannel demo-v1 --until-caught-up
+  lognode inspect ./data/pchannels/demo
+  lognode probe --data-dir ./data")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a node.
+    Serve(serve::ServeArgs),
+    /// Check a configuration and print it with all defaults.
+    CheckConfig(check_config::CheckConfigArgs),
+    /// Tell whether this machine suits, and what to change if not.
+    Probe(crate::probe::command::ProbeArgs),
+}
+
+/// Runs the command line of this process.
+pub fn run() -> ExitCode {
+    match Cli::parse().command {
+        Command::Serve(args) => serve::execute(args),
+        Command::CheckConfig(args) => check_config::execute(&args),
+        Command::Probe(args) => crate::probe::command::execute(&args),
+    }
+}
+
+/// Prints an error for people, on one line, and gives the exit code.
+fn fail(code: u8, error: impl std::fmt::Display) -> ExitCode {
+    eprintln!("lognode: {error}");
+    ExitCode::from(code)
+}

@@ -1,0 +1,70 @@
+//! Sockets on their way from the acceptor to the shard that owns their pchannel.
+
+use std::{net::TcpStream, sync::Arc, task::Poll};
+
+use crossbeam::queue::ArrayQueue;
+use futures_util::task::AtomicWaker;
+use wire_format::protocol::Hello;
+
+/// Connections that may wait for one shard; one more is closed.
+const WAITING_MAX: usize = 1_024;
+
+/// A connection whose hello was read, and nothing behind it.
+pub struct Arrival {
+    /// The socket, non-blocking.
+    pub stream: TcpStream,
+    /// Its first frame.
+    pub hello: Hello,
+}
+
+/// A bounded queue into one shard. Any thread may push; only the shard takes.
+///
+/// The waker is a foreign one for the shard's executor. It serves twice: it makes a hand-over quick on an idle shard, and
+/// the heartbeat thread pokes it so that a shard that fell asleep with work to do (glommio 0.9) wakes up again.
+#[derive(Clone)]
+pub struct Inbox {
+    queue: Arc<ArrayQueue<Arrival>>,
+    waker: Arc<AtomicWaker>,
+}
+
+impl Default for Inbox {
+    fn default() -> Self {
+        Self {
+            queue: Arc::new(ArrayQueue::new(WAITING_MAX)),
+            waker: Arc::new(AtomicWaker::new()),
+        }
+    }
+}
+
+impl Inbox {
+    /// Hands a connection over, or gives it back if too many wait.
+    pub fn push(&self, arrival: Arrival) -> Result<(), Box<Arrival>> {
+        self.queue.push(arrival).map_err(Box::new)?;
+        self.waker.wake();
+        Ok(())
+    }
+
+    /// Wakes the shard, whether there is something to take or not.
+    pub fn poke(&self) {
+        self.waker.wake();
+    }
+
+    /// Waits for a poke or an arrival, and takes one if there is one. On the shard only.
+    pub async fn next(&self) -> Option<Arrival> {
+        let mut woken = false;
+        std::future::poll_fn(|context| {
+            if let Some(arrival) = self.queue.pop() {
+                return Poll::Ready(Some(arrival));
+            }
+            if std::mem::replace(&mut woken, true) {
+                return Poll::Ready(None);
+            }
+            self.waker.register(context.waker());
+            // Whoever pushed between the look and the registration did not wake us.
+            self.queue
+                .pop()
+                .map_or(Poll::Pending, |arrival| Poll::Ready(Some(arrival)))
+        })
+        .await
+    }
+}

@@ -1,0 +1,414 @@
+//! One pchannel on its shard: every change of its state is a synchronous call here; all I/O is outside.
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
+
+use backends::{
+    block::{Block, BlockBuilder, PlacedBlock},
+    local::LocalWal,
+    signal::Signal,
+    wal::Wal,
+};
+use lognode_core::{
+    Admission, AppendRequest, BlockFacts, BlockId, Committer, HybridClock, LogView, Position, Promise, Quota,
+    Sequenced, Sequencer, TickMachine,
+};
+use wire_format::{
+    Bytes, Millis, Offset, Term, Timetick,
+    batch::{BatchView, Stamp},
+    protocol::{PchannelInfo, Refusal, RefusalCode},
+};
+
+use super::{memory::ShardMemory, refusals, tail::Tail};
+
+/// Smallest block that is allocated to be filled; it grows with the load.
+const BLOCK_MIN_BYTES: usize = 64 << 10;
+
+struct State {
+    sequencer: Sequencer,
+    ticks: TickMachine,
+    committer: Committer,
+    filling: Option<BlockBuilder>,
+    block_bytes: usize,
+    tail: Tail,
+    quota: Quota,
+}
+
+/// What became of a batch.
+pub enum Appended {
+    /// It has its place, now or since an earlier try; ack it once everything below the position's end is durable.
+    Taken {
+        /// Its place.
+        position: Position,
+        /// Whether it was stored by an earlier try.
+        duplicate: bool,
+    },
+    /// No memory to put it in: wait for the shard's memory and try again.
+    NoRoom,
+}
+
+/// A block that was sealed and must be written now.
+pub struct Sealed {
+    /// Names it for [`Pchannel::completed`].
+    pub id: BlockId,
+    /// The block.
+    pub block: Block,
+}
+
+/// One pchannel under one term. Lives on its shard until it fails or the node stops.
+pub struct Pchannel {
+    /// Its name.
+    pub name: String,
+    /// Where it is durable.
+    pub log: LocalWal,
+    /// The term of this ownership.
+    pub term: Term,
+    /// Told when the durable end or a promise moved, or the pchannel closed.
+    pub changed: Signal,
+    /// Told when there is something to write.
+    pub work: Signal,
+    /// Connections that read it.
+    pub readers: Cell<u32>,
+    /// Connections that write it.
+    pub producers: Cell<u32>,
+    block_bytes_max: usize,
+    memory: Rc<ShardMemory>,
+    state: RefCell<State>,
+    closed: RefCell<Option<Refusal>>,
+}
+
+/// What a pchannel begins with.
+pub struct Beginning {
+    /// Its name.
+    pub name: String,
+    /// Its open log.
+    pub log: LocalWal,
+    /// Recovered sequencer.
+    pub sequencer: Sequencer,
+    /// Its quota.
+    pub quota: Quota,
+    /// Blocks that may be in flight.
+    pub writes_in_flight: usize,
+    /// Largest block but for a larger batch.
+    pub block_bytes_max: usize,
+    /// The shard's memory.
+    pub memory: Rc<ShardMemory>,
+}
+
+impl Pchannel {
+    /// A pchannel whose log was recovered.
+    pub fn new(beginning: Beginning) -> Self {
+        let Beginning {
+            name,
+            log,
+            sequencer,
+            quota,
+            writes_in_flight,
+            block_bytes_max,
+            memory,
+        } = beginning;
+        let (next, last) = (sequencer.next_offset(), sequencer.last_timetick());
+        let state = State {
+            ticks: TickMachine::new(last, next),
+            committer: Committer::new(next, last, writes_in_flight),
+            filling: None,
+            block_bytes: BLOCK_MIN_BYTES,
+            tail: Tail::default(),
+            quota,
+            sequencer,
+        };
+        Self {
+            name,
+            log,
+            term: state.sequencer.term(),
+            changed: Signal::default(),
+            work: Signal::default(),
+            readers: Cell::new(0),
+            producers: Cell::new(0),
+            block_bytes_max,
+            memory,
+            state: RefCell::new(state),
+            closed: RefCell::new(None),
+        }
+    }
+
+    /// Asks the quota for `bytes`.
+    pub fn admit(&self, boot: Millis, bytes: usize) -> Admission {
+        self.state.borrow_mut().quota.admit(boot, Bytes(bytes as u64))
+    }
+
+    /// Gives a verified batch its place and copies it into the block being filled. Nothing is durable yet.
+    pub fn append(&self, now: Timetick, batch: &BatchView<'_>) -> Result<Appended, Refusal> {
+        if let Some(refusal) = &*self.closed.borrow() {
+            return Err(refusal.clone());
+        }
+        let state = &mut *self.state.borrow_mut();
+        let record = batch.bytes();
+        if !self.make_room(state, record.len()) {
+            return Ok(Appended::NoRoom);
+        }
+        let meta = batch.meta();
+        let request = AppendRequest {
+            producer: meta.producer_id,
+            epoch: meta.producer_epoch,
+            first_sequence: meta.first_sequence,
+            count: batch.count(),
+        };
+        let sequenced = state
+            .sequencer
+            .append(now, &request)
+            .map_err(|refusal| refusals::of_sequencer(&refusal))?;
+        let position = match sequenced {
+            Sequenced::Duplicate(position) => {
+                return Ok(Appended::Taken {
+                    position,
+                    duplicate: true,
+                });
+            }
+            Sequenced::Fresh(position) => position,
+        };
+        let stamp = Stamp {
+            base_offset: position.base_offset,
+            term: self.term,
+            first_timetick: position.first_timetick,
+            promised_timetick: state.ticks.riding(),
+        };
+        if let Some(block) = &mut state.filling {
+            block.push(record, &batch.layout(), &stamp);
+        }
+        self.work.notify();
+        Ok(Appended::Taken {
+            position,
+            duplicate: false,
+        })
+    }
+
+    /// Sees to it that a record of `len` bytes fits into the block being filled.
+    fn make_room(&self, state: &mut State, len: usize) -> bool {
+        match &state.filling {
+            Some(block) if block.fits(len) => return true,
+            Some(block) if !block.is_empty() => return false,
+            Some(block) => {
+                self.memory.give_back_filling(block.capacity());
+                state.filling = None;
+            }
+            None => {}
+        }
+        let capacity = BlockBuilder::capacity_for(len).max(state.block_bytes);
+        if !self.memory.take_filling(capacity) {
+            return false;
+        }
+        state.filling = Some(BlockBuilder::new(capacity));
+        true
+    }
+
+    /// Whether records wait to be sealed.
+    pub fn has_work(&self) -> bool {
+        self.state
+            .borrow()
+            .filling
+            .as_ref()
+            .is_some_and(|block| !block.is_empty())
+    }
+
+    /// Seals the block being filled, if there is one and one more may be in flight.
+    pub fn seal(self: &Rc<Self>) -> Option<Sealed> {
+        let state = &mut *self.state.borrow_mut();
+        let block = state.filling.as_ref().filter(|block| !block.is_empty())?;
+        if !state.committer.may_seal() || self.closed.borrow().is_some() {
+            return None;
+        }
+        let (used, capacity) = (block.used(), block.capacity());
+        if !self.memory.take_kept(capacity, self) {
+            return None;
+        }
+        let block = state.filling.take()?;
+        // Blocks follow the load: one filled to the brim asks for twice the size, a nearly empty one for half.
+        if used * 8 > capacity * 7 {
+            state.block_bytes = (state.block_bytes * 2).min(self.block_bytes_max);
+        } else if used * 8 < state.block_bytes {
+            state.block_bytes = (state.block_bytes / 2).max(BLOCK_MIN_BYTES.min(self.block_bytes_max));
+        }
+        let (block, next) = block.seal(self.term, state.block_bytes);
+        self.keep_or_drop(state, next, capacity);
+        self.memory.correct_kept(capacity, block.disk_len() as usize);
+        let first_timetick = block
+            .entries()
+            .first()
+            .map_or(Timetick::ZERO, |entry| entry.min_timetick);
+        let last_timetick = block
+            .entries()
+            .last()
+            .map_or(Timetick::ZERO, |entry| entry.max_timetick);
+        let facts = BlockFacts {
+            first_offset: block.first_offset(),
+            next_offset: block.next_offset(),
+            first_timetick,
+            last_timetick,
+            bytes: Bytes(block.disk_len()),
+        };
+        match state.committer.sealed(facts) {
+            Ok(id) => Some(Sealed { id, block }),
+            Err(error) => {
+                self.close_in(state, refusals::log_failed(&self.name, &error.to_string()));
+                None
+            }
+        }
+    }
+
+    /// Keeps the next builder within what was reserved for the sealed one, or gives the memory back.
+    fn keep_or_drop(&self, state: &mut State, next: BlockBuilder, reserved: usize) {
+        self.memory.give_back_filling(reserved);
+        if !self.memory.is_tight() && self.memory.take_filling(next.capacity()) {
+            state.filling = Some(next);
+        }
+    }
+
+    /// The block has its place: readers may find it in memory once it is durable.
+    pub fn placed(&self, block: Rc<PlacedBlock>) {
+        let state = &mut *self.state.borrow_mut();
+        self.memory.correct_kept(block.bytes().len(), block.memory());
+        state.tail.push(block);
+    }
+
+    /// A block is durable, or its write failed.
+    pub fn completed(&self, id: BlockId) {
+        let moved = self.state.borrow_mut().committer.completed(id);
+        if moved.is_some() {
+            self.changed.notify();
+        }
+        self.memory.freed.notify();
+    }
+
+    /// The write of a block failed: nothing from it on is ever acked, and the pchannel closes.
+    pub fn failed(&self, id: BlockId, refusal: Refusal) {
+        self.state.borrow_mut().committer.failed(id);
+        self.close(refusal);
+    }
+
+    /// Closes the pchannel: every connection gets `refusal`, nothing more is taken.
+    pub fn close(&self, refusal: Refusal) {
+        let state = &mut *self.state.borrow_mut();
+        self.close_in(state, refusal);
+    }
+
+    fn close_in(&self, state: &mut State, refusal: Refusal) {
+        self.closed.borrow_mut().get_or_insert(refusal);
+        if let Some(block) = state.filling.take() {
+            self.memory.give_back_filling(block.capacity());
+        }
+        self.changed.notify();
+        self.work.notify();
+        self.memory.freed.notify();
+    }
+
+    /// Why it is closed, if it is.
+    pub fn closed(&self) -> Option<Refusal> {
+        self.closed.borrow().clone()
+    }
+
+    /// Drops the oldest block of the tail if it is durable.
+    pub fn drop_oldest(&self) -> Option<usize> {
+        let state = &mut *self.state.borrow_mut();
+        state.tail.drop_oldest(state.committer.durable())
+    }
+
+    /// Everything below is durable.
+    pub fn durable(&self) -> Offset {
+        self.state.borrow().committer.durable()
+    }
+
+    /// Whether nothing waits or is in flight.
+    pub fn is_settled(&self) -> bool {
+        self.state.borrow().committer.in_flight() == 0 && !self.has_work()
+    }
+
+    /// The log as readers may see it now.
+    pub fn view(&self) -> LogView {
+        let state = self.state.borrow();
+        let durable = state.committer.durable();
+        LogView {
+            first_kept: self.log.first_offset(),
+            tail_first: state.tail.first_offset().unwrap_or(durable).min(durable),
+            durable,
+            promise: Some(state.ticks.latest()),
+        }
+    }
+
+    /// The block of the tail that holds `offset`.
+    pub fn find(&self, offset: Offset) -> Option<Rc<PlacedBlock>> {
+        self.state.borrow().tail.find(offset)
+    }
+
+    /// Makes the promise of this moment.
+    pub fn tick(&self, now: Timetick, limit: Timetick) -> Option<Promise> {
+        let state = &mut *self.state.borrow_mut();
+        let filling = state.filling.as_ref().and_then(BlockBuilder::first);
+        let oldest = state.committer.oldest_in_flight().or(filling);
+        let promise = state.ticks.on_timer(now, &mut state.sequencer, oldest, limit);
+        if promise.is_some() {
+            self.changed.notify();
+        }
+        promise
+    }
+
+    /// What recovery may rebuild from: the deduplication table as of everything durable.
+    pub fn snapshot(&self) -> (Offset, Vec<lognode_core::ProducerSnapshot>) {
+        let state = self.state.borrow();
+        let durable = state.committer.durable();
+        (durable, state.sequencer.dedupe().snapshot(durable))
+    }
+
+    /// The time that new messages get at least.
+    pub fn last_timetick(&self) -> Timetick {
+        self.state.borrow().sequencer.last_timetick()
+    }
+
+    /// What administration shows of it.
+    pub fn info(&self, shard: u16) -> PchannelInfo {
+        let state = self.state.borrow();
+        PchannelInfo {
+            name: self.name.clone(),
+            shard,
+            term: self.term,
+            first_offset: self.log.first_offset(),
+            next_offset: state.committer.durable(),
+            last_timetick: state.sequencer.last_timetick(),
+            stored: self.log.stored(),
+            tail: Bytes(state.tail.bytes() as u64),
+            readers: self.readers.get(),
+            producers: self.producers.get(),
+            failed: self
+                .closed
+                .borrow()
+                .as_ref()
+                .map(|refusal| refusal.message.clone())
+                .unwrap_or_default(),
+        }
+    }
+}
+
+impl Drop for Pchannel {
+    fn drop(&mut self) {
+        let state = self.state.get_mut();
+        self.memory.give_back_kept(state.tail.clear());
+        if let Some(block) = state.filling.take() {
+            self.memory.give_back_filling(block.capacity());
+        }
+    }
+}
+
+/// The refusal that connections get when the node stops.
+pub fn shutting_down() -> Refusal {
+    Refusal::new(
+        RefusalCode::ShuttingDown,
+        "the node is shutting down; connect again, to this node when it is back or to its successor",
+    )
+}
+
+/// The time limit of promises on a shard: clock and mark together.
+pub fn promise_limit(clock: &HybridClock, mark: Timetick) -> Timetick {
+    clock.promise_limit(mark)
+}
