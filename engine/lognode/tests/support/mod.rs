@@ -1,0 +1,211 @@
+//! A real `lognode serve` process for tests: started on free ports, killed or stopped at will, ended with the test.
+#![allow(dead_code)] // each test file uses its own part
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// A folder on the disk (not tmpfs: O_DIRECT) that vanishes with the value, unless the test failed.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Self {
+        static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}-{n}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("kept for a look: {}", self.0.display());
+        } else {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+/// How to start the server.
+#[derive(Clone, Default)]
+pub struct Options {
+    pub env: Vec<(String, String)>,
+    pub listen: Option<String>,
+}
+
+impl Options {
+    pub fn env(mut self, key: &str, value: impl ToString) -> Self {
+        self.env.push((key.to_owned(), value.to_string()));
+        self
+    }
+
+    /// Small segments and a small memory, so that little data reaches every path.
+    pub fn small() -> Self {
+        Self::default()
+            .env("LOGNODE_LIMITS__BATCH_BYTES", 256 << 10)
+            .env("LOGNODE_LOG__SEGMENT_BYTES", 1 << 20)
+            .env("LOGNODE_LOG__READ_AHEAD_BYTES", 64 << 10)
+            .env("LOGNODE_LOG__BLOCK_BYTES", 64 << 10)
+            .env("LOGNODE_SHARDS__MEMORY_BYTES", 4 << 20)
+    }
+}
+
+/// A running server.
+pub struct Server {
+    child: Child,
+    pub data_dir: PathBuf,
+    pub address: String,
+    pub http: String,
+}
+
+impl Server {
+    pub fn start(data_dir: &Path) -> Self {
+        Self::start_with(data_dir, &Options::default())
+    }
+
+    pub fn command(data_dir: &Path, options: &Options) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lognode"));
+        command
+            .arg("serve")
+            .arg("--data-dir")
+            .arg(data_dir)
+            .args([
+                "--listen",
+                options.listen.as_deref().unwrap_or("127.0.0.1:0"),
+                "--http-listen",
+                "127.0.0.1:0",
+            ])
+            .envs(options.env.iter().map(|(k, v)| (k, v)));
+        command
+    }
+
+    /// Starts and waits until it serves. Panics with the server's log if it does not.
+    pub fn start_with(data_dir: &Path, options: &Options) -> Self {
+        fs::create_dir_all(data_dir).unwrap();
+        for name in ["lognode.addr", "http.addr"] {
+            let _ = fs::remove_file(data_dir.join(name));
+        }
+        let log_path = data_dir.with_extension("log");
+        let log = fs::File::options().create(true).append(true).open(&log_path).unwrap();
+        let child = Self::command(data_dir, options)
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let mut server = Self {
+            child,
+            data_dir: data_dir.to_owned(),
+            address: String::new(),
+            http: String::new(),
+        };
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let read = |name: &str| fs::read_to_string(data_dir.join(name)).ok();
+            if let (Some(address), Some(http)) = (read("lognode.addr"), read("http.addr")) {
+                (server.address, server.http) = (address, http);
+                return server;
+            }
+            if let Some(status) = server.child.try_wait().unwrap() {
+                panic!(
+                    "the server ended at its start: {status}\n{}",
+                    fs::read_to_string(&log_path).unwrap_or_default()
+                );
+            }
+            assert!(
+                Instant::now() < deadline,
+                "the server does not serve\n{}",
+                fs::read_to_string(&log_path).unwrap_or_default()
+            );
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// kill -9.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill")
+            .arg(format!("-{name}"))
+            .arg(self.pid().to_string())
+            .status()
+            .unwrap();
+        assert!(status.success());
+    }
+
+    /// SIGTERM; the exit must be in order.
+    pub fn stop(mut self) {
+        self.signal("TERM");
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                assert!(
+                    status.success(),
+                    "the server did not stop in order: {status}\n{}",
+                    self.log()
+                );
+                return;
+            }
+            assert!(Instant::now() < deadline, "the server does not stop\n{}", self.log());
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.data_dir.with_extension("log")).unwrap_or_default()
+    }
+
+    /// A page of the HTTP port.
+    pub fn get(&self, path: &str) -> (u16, String) {
+        use std::io::{Read, Write};
+        let mut stream = std::net::TcpStream::connect(&self.http).unwrap();
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: lognode\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let status = answer.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0);
+        (
+            status,
+            answer
+                .split_once("\r\n\r\n")
+                .map(|(_, body)| body.to_owned())
+                .unwrap_or_default(),
+        )
+    }
+
+    /// The sum of a metric over its labels.
+    pub fn metric(&self, name: &str) -> u64 {
+        let (_, page) = self.get("/metrics");
+        let lines = page.lines().filter(|l| l.starts_with(name) && !l.starts_with('#'));
+        lines
+            .filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok())
+            .sum::<f64>() as u64
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
