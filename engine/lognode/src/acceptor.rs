@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -68,6 +69,11 @@ impl Acceptor {
     async fn welcome(&self, mut stream: TcpStream, peer: SocketAddr) {
         // The shard's acks are small; waiting to make them larger would only delay producers.
         let _ = stream.set_nodelay(true);
+        // A producer whose machine vanished sends nothing and gets nothing: only this finds out.
+        let keepalive = TcpKeepalive::new()
+            .with_time(Duration::from_secs(30))
+            .with_interval(Duration::from_secs(10));
+        let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
         self.strangers.fetch_add(1, Ordering::Relaxed);
         let hello = timeout(HELLO_WITHIN, read_hello(&mut stream)).await;
         self.strangers.fetch_sub(1, Ordering::Relaxed);

@@ -158,7 +158,7 @@ impl Default for ShardsConfig {
         Self {
             cpus: Vec::new(),
             memory_bytes: 1 << 30,
-            io_memory_bytes: 4 << 20,
+            io_memory_bytes: crate::probe::IO_MEMORY_PER_SHARD_BYTES,
             spin_us: 0,
         }
     }

@@ -17,12 +17,17 @@ use super::{
 
 /// Runs until the pchannel closes and nothing is in flight.
 pub async fn run(shard: Rc<Shard>, pchannel: Rc<Pchannel>) {
+    write(&shard, &pchannel).await;
+    pchannel.writing_ended();
+}
+
+async fn write(shard: &Rc<Shard>, pchannel: &Rc<Pchannel>) {
     let mut in_flight = FuturesUnordered::new();
     loop {
         let seen = pchannel.work.epoch();
         let memory_seen = shard.memory.freed.epoch();
         if let Some(sealed) = pchannel.seal() {
-            if let Some(written) = place(&shard, &pchannel, sealed).await {
+            if let Some(written) = place(shard, pchannel, sealed).await {
                 in_flight.push(written);
             }
             continue;
@@ -36,7 +41,7 @@ pub async fn run(shard: Rc<Shard>, pchannel: Rc<Pchannel>) {
             continue;
         }
         select_biased! {
-            done = in_flight.select_next_some() => finished(&shard, &pchannel, done),
+            done = in_flight.select_next_some() => finished(shard, pchannel, done),
             () = pchannel.work.changed(seen).fuse() => {}
         }
     }

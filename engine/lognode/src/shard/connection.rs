@@ -3,17 +3,17 @@
 use std::rc::Rc;
 
 use futures_lite::AsyncWriteExt;
-use futures_util::AsyncReadExt;
+use futures_util::{AsyncReadExt, FutureExt, select_biased};
 use glommio::net::TcpStream;
 use wire_format::{
     frame::{FrameKind, frame},
-    protocol::{AdminReply, AdminRequest, Hello, HelloReply, Intent, Refusal, RefusalCode},
+    protocol::{AdminReply, AdminRequest, Hello, HelloReply, Intent, Refusal},
 };
 
 use super::{
     Shard,
     frames::{FrameEnd, FrameReader},
-    pchannel::Pchannel,
+    pchannel::{self, Pchannel},
     produce, refusals, scan, socket,
 };
 use crate::handover::Arrival;
@@ -95,7 +95,15 @@ async fn administrate(shard: Rc<Shard>, pchannel: Rc<Pchannel>, mut input: Input
         return;
     }
     loop {
-        let header = match input.next().await {
+        let seen = shard.stop_told.epoch();
+        if shard.is_stopping() {
+            return say_no(&shard, &mut write, &pchannel::shutting_down()).await;
+        }
+        let next = select_biased! {
+            next = input.next().fuse() => next,
+            () = shard.stop_told.changed(seen).fuse() => continue,
+        };
+        let header = match next {
             Ok(header) => header,
             Err(FrameEnd::Gone) => return,
             Err(FrameEnd::Refused(refusal)) => return say_no(&shard, &mut write, &refusal).await,
@@ -122,10 +130,6 @@ async fn administrate(shard: Rc<Shard>, pchannel: Rc<Pchannel>, mut input: Input
         input.consume(&header);
         if !shard.write_bounded(&mut write, &bytes).await {
             return;
-        }
-        if shard.is_stopping() {
-            let goodbye = Refusal::new(RefusalCode::ShuttingDown, "the node is shutting down");
-            return say_no(&shard, &mut write, &goodbye).await;
         }
     }
 }

@@ -115,6 +115,7 @@ pub struct Shard {
     reopened: RefCell<std::collections::BTreeSet<String>>,
     connections: Cell<usize>,
     ended: Signal,
+    stop_told: Signal,
     published: Arc<Mutex<Published>>,
     stopping: Arc<std::sync::atomic::AtomicBool>,
 }
@@ -140,6 +141,7 @@ impl Shard {
             reopened: RefCell::default(),
             connections: Cell::new(0),
             ended: Signal::default(),
+            stop_told: Signal::default(),
             published: seed.published.clone(),
             stopping: seed.stopping.clone(),
             config: seed.config.clone(),
@@ -175,6 +177,7 @@ impl Shard {
 
     /// Lets connections end in order, then closes every log so that the next start has nothing to recover.
     async fn stop(&self) {
+        self.stop_told.notify();
         for pchannel in self.open_pchannels() {
             pchannel.changed.notify();
         }
@@ -231,6 +234,8 @@ impl Shard {
             if pchannel.closed().is_none() {
                 return Ok(pchannel);
             }
+            // A write that is still on its way must not land in what is opened next.
+            pchannel.quiet().await;
             self.pchannels.borrow_mut().remove(name);
             self.reopened.borrow_mut().insert(name.to_owned());
         }

@@ -69,6 +69,9 @@ pub struct Pchannel {
     pub changed: Signal,
     /// Told when there is something to write.
     pub work: Signal,
+    /// Told when the writing task has ended.
+    pub ended: Signal,
+    writing: Cell<bool>,
     /// Connections that read it.
     pub readers: Cell<u32>,
     /// Connections that write it.
@@ -125,6 +128,8 @@ impl Pchannel {
             term: state.sequencer.term(),
             changed: Signal::default(),
             work: Signal::default(),
+            ended: Signal::default(),
+            writing: Cell::new(true),
             readers: Cell::new(0),
             producers: Cell::new(0),
             block_bytes_max,
@@ -140,9 +145,9 @@ impl Pchannel {
     }
 
     /// Gives a verified batch its place and copies it into the block being filled. Nothing is durable yet.
-    pub fn append(&self, now: Timetick, batch: &BatchView<'_>) -> Result<Appended, Refusal> {
+    pub fn append(&self, now: Timetick, batch: &BatchView<'_>) -> Result<Appended, Box<Refusal>> {
         if let Some(refusal) = &*self.closed.borrow() {
-            return Err(refusal.clone());
+            return Err(Box::new(refusal.clone()));
         }
         let state = &mut *self.state.borrow_mut();
         let record = batch.bytes();
@@ -159,7 +164,7 @@ impl Pchannel {
         let sequenced = state
             .sequencer
             .append(now, &request)
-            .map_err(|refusal| refusals::of_sequencer(&refusal))?;
+            .map_err(|refusal| Box::new(refusals::of_sequencer(&refusal)))?;
         let position = match sequenced {
             Sequenced::Duplicate(position) => {
                 return Ok(Appended::Taken {
@@ -307,6 +312,22 @@ impl Pchannel {
     /// Why it is closed, if it is.
     pub fn closed(&self) -> Option<Refusal> {
         self.closed.borrow().clone()
+    }
+
+    /// The writing task has ended: nothing of this opening is in flight any more.
+    pub fn writing_ended(&self) {
+        self.writing.set(false);
+        self.ended.notify();
+    }
+
+    /// Waits until nothing of this opening can reach the disk any more, so that the log may be opened again.
+    pub async fn quiet(&self) {
+        while self.writing.get() {
+            let seen = self.ended.epoch();
+            if self.writing.get() {
+                self.ended.changed(seen).await;
+            }
+        }
     }
 
     /// Drops the oldest block of the tail if it is durable.

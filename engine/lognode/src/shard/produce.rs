@@ -196,7 +196,7 @@ async fn take(
                 };
             }
             Ok(Appended::NoRoom) => shard.memory.wait(seen).await,
-            Err(refusal) => return refuse(refusal),
+            Err(refusal) => return refuse(*refusal),
         }
     }
 }

@@ -183,8 +183,8 @@ impl Scan {
                     self.tick(timetick);
                     true
                 }
-                Step::FromTail { at } => self.from_tail(at).await,
-                Step::FromLog { at } => self.from_log(at).await,
+                Step::FromTail { at } => self.deliver_tail(at).await,
+                Step::FromLog { at } => self.deliver_log(at).await,
                 Step::Wait => {
                     let going = self.flush().await;
                     select_biased! {
@@ -211,7 +211,7 @@ impl Scan {
         self.shard.stats.ticked();
     }
 
-    async fn from_tail(&mut self, at: Offset) -> bool {
+    async fn deliver_tail(&mut self, at: Offset) -> bool {
         // Evicted between the view and now: the next step reads from the log.
         let Some(block) = self.pchannel.find(at) else {
             return true;
@@ -221,7 +221,7 @@ impl Scan {
         self.deliver(&Chunk::Memory(block), durable).await
     }
 
-    async fn from_log(&mut self, at: Offset) -> bool {
+    async fn deliver_log(&mut self, at: Offset) -> bool {
         if !self.flush().await {
             return false;
         }
