@@ -72,8 +72,8 @@ pub enum WalError {
         /// The first offset that is kept.
         first: Offset,
     },
-    /// The log was stored by a newer owner.
-    #[error("the log of {pchannel} was written under term {stored}, newer than {ours}; this owner must stop")]
+    /// The log was stored by a newer owner, or by one of the same term.
+    #[error("the log of {pchannel} was written under term {stored}, not older than {ours}; this owner must stop")]
     StaleTerm {
         /// The pchannel.
         pchannel: String,
@@ -81,6 +81,33 @@ pub enum WalError {
         stored: Term,
         /// The term asked for.
         ours: Term,
+    },
+    /// A block does not continue the log. The caller has lost the order.
+    #[error(
+        "the log of {pchannel} ends at {due}, a block of offsets {first_offset}..{next_offset} does not continue it; open \
+         the log again"
+    )]
+    OutOfOrder {
+        /// The pchannel.
+        pchannel: String,
+        /// Offset behind the last block.
+        due: Offset,
+        /// First offset of the block.
+        first_offset: Offset,
+        /// Offset behind the block.
+        next_offset: Offset,
+    },
+    /// A block is larger than the backend can store.
+    #[error(
+        "a block of {bytes} bytes is over the limit of {limit} bytes of the backend {backend}; send smaller batches"
+    )]
+    TooLarge {
+        /// The backend.
+        backend: &'static str,
+        /// Bytes of the block.
+        bytes: Bytes,
+        /// What it takes.
+        limit: Bytes,
     },
     /// A file of the log is missing or does not follow the one before.
     #[error("{path}: {detail}; restore the file from a copy, or move the folder away to begin an empty log")]
@@ -134,7 +161,7 @@ impl Chunk {
 pub struct Placed<F> {
     /// The block, for the tail.
     pub block: Rc<PlacedBlock>,
-    /// Ends when the block and everything before it in the same file is durable, or can't be.
+    /// Ends when the block and everything before it is durable, or can't be. May be dropped: the write goes on.
     pub durable: F,
     /// Whether the block opened a new segment: a good moment for a checkpoint.
     pub rolled: bool,
@@ -151,8 +178,19 @@ pub trait Wal {
     type Cursor;
 
     /// Takes the next place in the log for `block`. When this returns the order is fixed but nothing is durable; await
-    /// `durable` for that. Several may be in flight. `committed` is the offset below which everything is durable.
+    /// `durable` for that. Several may be in flight, and become durable in order. `committed` is the offset below which
+    /// everything is durable.
+    ///
+    /// # Errors
+    /// An error means that the block took no place and left no trace. The log goes on, unless it is [`WalError::Closed`].
     async fn append(&self, block: Block, committed: Offset) -> Result<Placed<Self::Durable>, WalError>;
+
+    /// Makes sure that a block of up to `bytes` finds its place without waiting for space. Ask before a block is sealed: on
+    /// [`WalError::DiskFull`] the records stay where they are, and a later call succeeds once there is space again.
+    async fn make_room(&self, bytes: Bytes) -> Result<(), WalError> {
+        let _ = bytes;
+        Ok(())
+    }
 
     /// A cursor that stands at `from`.
     fn cursor(&self, from: Offset) -> Result<Self::Cursor, WalError>;
@@ -161,7 +199,11 @@ pub trait Wal {
     fn locate(&self, timetick: Timetick) -> Offset;
 
     /// The next records at the cursor, which moves behind them; an empty chunk at the durable end. Records below
-    /// `durable` only.
+    /// `durable` only, and whole records: the first may begin below the cursor.
+    ///
+    /// # Errors
+    /// After [`WalError::Damaged`] the cursor stands behind the damage: the next call goes on there. After
+    /// [`WalError::Truncated`] it stands where it stood.
     async fn read(&self, cursor: &mut Self::Cursor, durable: Offset) -> Result<Option<Chunk>, WalError>;
 
     /// Remembers `state` as the fold of everything below `upto`, which must be durable. Durable when it returns.

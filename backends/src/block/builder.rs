@@ -129,6 +129,11 @@ impl Block {
         &self.entries
     }
 
+    /// The term it was sealed under.
+    pub fn term(&self) -> Term {
+        self.term
+    }
+
     /// Offset of the first message.
     pub fn first_offset(&self) -> Offset {
         self.entries.first().map_or(Offset::ZERO, |entry| entry.base_offset)
@@ -140,9 +145,9 @@ impl Block {
     }
 
     /// Gives the block its place: fills in the header and makes it shareable.
-    pub(crate) fn place(mut self, pchannel_hash: u64, segment_index: u64, committed: Offset) -> Rc<PlacedBlock> {
+    pub(crate) fn place(mut self, tag: u64, segment_index: u64, committed: Offset) -> Rc<PlacedBlock> {
         let header = BlockHeader {
-            pchannel_hash,
+            tag,
             segment_index,
             term: self.term,
             first_offset: self.first_offset(),

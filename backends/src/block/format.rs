@@ -5,10 +5,10 @@
 //!  +----------------------+----------+-----+----------+-----+------+
 //!  | header (crc of itself)| record 0 | pad8| record 1 | pad8| zeros|
 //!  +----------------------+----------+-----+----------+-----+------+
-//!  header: magic u32 | crc32c u32 of bytes 8..64 | pchannel hash u64 | segment index u64 | term u64 | first offset u64
+//!  header: magic u32 | crc32c u32 of bytes 8..64 | tag u64 | segment index u64 | term u64 | first offset u64
 //!          | next offset u64 | committed offset u64 | body length u32 | record count u32
 //! ```
-//! A block is believed only where its pchannel, segment, term and first offset are the ones due, so what a recycled file
+//! A block is believed only where its tag (pchannel and use of the file), segment, term and first offset are the ones due, so what a recycled file
 //! held before, or what a crashed term wrote beyond its last ack, can never come back. Records carry their own checksums.
 
 use thiserror::Error;
@@ -38,8 +38,8 @@ pub const fn record_room(len: usize) -> usize {
 /// What a block says of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockHeader {
-    /// [`pchannel_hash`] of the pchannel that it belongs to.
-    pub pchannel_hash: u64,
+    /// [`pchannel_hash`] of its pchannel, mixed with the nonce of its segment.
+    pub tag: u64,
     /// Index of the segment that it was written to.
     pub segment_index: u64,
     /// Term of the owner that wrote it.
@@ -108,7 +108,7 @@ impl BlockHeader {
     /// Writes the header into the first [`BLOCK_HEADER_BYTES`] of `out`.
     pub fn write(&self, out: &mut [u8]) {
         let longs = [
-            self.pchannel_hash,
+            self.tag,
             self.segment_index,
             self.term.get(),
             self.first_offset.get(),
@@ -134,7 +134,7 @@ impl BlockHeader {
             return Err(BlockFault::NoHeader);
         }
         Ok(Self {
-            pchannel_hash: long(8),
+            tag: long(8),
             segment_index: long(16),
             term: Term(long(24)),
             first_offset: Offset(long(32)),

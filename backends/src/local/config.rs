@@ -11,6 +11,9 @@ use super::segment::{SEGMENT_HEADER_BYTES, TRAILER_BYTES};
 /// Room that a segment keeps for its footer.
 pub const FOOTER_ROOM_BYTES: u64 = 256 << 10;
 
+/// The largest segment whose sparse index fits into the footer's room.
+const SEGMENT_MAX_BYTES: u64 = 2 << 30;
+
 /// Where and how a pchannel's log is stored.
 #[derive(Debug, Clone)]
 pub struct LocalConfig {
@@ -37,7 +40,12 @@ impl LocalConfig {
 
     /// First byte that blocks may not reach.
     pub(super) fn blocks_end(&self) -> u64 {
-        self.segment.get() / ALIGNMENT as u64 * ALIGNMENT as u64 - TRAILER_BYTES - FOOTER_ROOM_BYTES
+        (self.segment.get() / ALIGNMENT as u64 * ALIGNMENT as u64).saturating_sub(TRAILER_BYTES + FOOTER_ROOM_BYTES)
+    }
+
+    /// Bytes of the largest block that a segment takes.
+    pub(super) fn block_max(&self) -> u64 {
+        self.blocks_end().saturating_sub(SEGMENT_HEADER_BYTES)
     }
 
     /// Whether and why the values can't work.
@@ -45,6 +53,12 @@ impl LocalConfig {
         let min = Self::segment_min(limits);
         if self.segment.get() % ALIGNMENT as u64 != 0 {
             return Err(format!("segment size {} is no multiple of {ALIGNMENT}", self.segment));
+        }
+        if self.segment.get() > SEGMENT_MAX_BYTES {
+            return Err(format!(
+                "segment size {} is too large: use {SEGMENT_MAX_BYTES} or less",
+                self.segment
+            ));
         }
         if self.segment < min {
             return Err(format!(

@@ -12,14 +12,15 @@ use glommio::{
 
 use crate::{block::ALIGNMENT, wal::WalError};
 
-const NO_SPACE: i32 = libc::ENOSPC;
+/// Also a quota that is used up.
+const NO_SPACE: [i32; 2] = [libc::ENOSPC, libc::EDQUOT];
 /// Zeros are written in pieces of this size.
 const ZERO_BYTES: usize = 1 << 20;
 
 /// The typed error of a failed call.
 pub fn error(action: &'static str, path: &Path, cause: &GlommioError<()>) -> WalError {
     match cause.raw_os_error() {
-        Some(NO_SPACE) => WalError::DiskFull { path: path.to_owned() },
+        Some(code) if NO_SPACE.contains(&code) => WalError::DiskFull { path: path.to_owned() },
         _ => WalError::Io {
             action,
             path: path.to_owned(),
@@ -31,7 +32,7 @@ pub fn error(action: &'static str, path: &Path, cause: &GlommioError<()>) -> Wal
 /// The typed error of a failed call of the standard library.
 pub fn io_error(action: &'static str, path: &Path, cause: &std::io::Error) -> WalError {
     match cause.raw_os_error() {
-        Some(NO_SPACE) => WalError::DiskFull { path: path.to_owned() },
+        Some(code) if NO_SPACE.contains(&code) => WalError::DiskFull { path: path.to_owned() },
         _ => WalError::Io {
             action,
             path: path.to_owned(),
@@ -47,8 +48,16 @@ pub async fn open(path: &Path, write: bool) -> Result<Rc<DmaFile>, WalError> {
 }
 
 /// Creates a file of `size` bytes; its blocks are reserved, and written with zeros if `zeros`. Durable when it returns,
-/// but for its name in the folder.
-pub async fn create(path: &Path, size: u64, zeros: bool) -> Result<Rc<DmaFile>, WalError> {
+/// but for its name in the folder. On an error nothing is left of it, so that its space is free again.
+pub async fn create(path: &Path, size: u64, zeros: bool) -> Result<(), WalError> {
+    let result = reserve(path, size, zeros).await;
+    if result.is_err() {
+        let _ = remove(path.to_owned()).await; // the first error counts
+    }
+    result
+}
+
+async fn reserve(path: &Path, size: u64, zeros: bool) -> Result<(), WalError> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -63,15 +72,25 @@ pub async fn create(path: &Path, size: u64, zeros: bool) -> Result<Rc<DmaFile>, 
     if zeros {
         let mut buffer = allocate_dma_buffer(ZERO_BYTES);
         buffer.as_bytes_mut().fill(0);
-        let buffer = Rc::new(buffer);
+        let mut buffer = Rc::new(buffer);
         for at in (0..size).step_by(ZERO_BYTES) {
-            file.write_rc_at(buffer.clone(), at)
-                .await
-                .map_err(|e| error("fill with zeros", path, &e))?;
+            let len = (size - at).min(ZERO_BYTES as u64) as usize;
+            if len < buffer.len()
+                && let Some(last) = Rc::get_mut(&mut buffer)
+            {
+                last.trim_to_size(len);
+            }
+            let written = file.write_rc_at(buffer.clone(), at).await;
+            whole(written.map_err(|e| error("fill with zeros", path, &e))?, len, path)?;
         }
     }
-    file.fdatasync().await.map_err(|e| error("sync", path, &e))?;
-    Ok(Rc::new(file))
+    sync(&file, path).await?;
+    file.close().await.map_err(|e| error("close", path, &e))
+}
+
+/// Makes what was written to a file durable.
+pub async fn sync(file: &DmaFile, path: &Path) -> Result<(), WalError> {
+    file.fdatasync().await.map_err(|e| error("sync", path, &e))
 }
 
 /// Makes names in a folder durable.
@@ -101,11 +120,22 @@ pub async fn remove(path: PathBuf) -> Result<(), WalError> {
     result.map_err(|e| io_error("remove", &shown, &e))
 }
 
-/// Reads `len` bytes at `position`, both aligned; fewer at the end of the file.
+/// Reads `len` bytes at `position`, both aligned; fewer only at the end of the file.
 pub async fn read(file: &DmaFile, path: &Path, position: u64, len: u64) -> Result<ReadResult, WalError> {
-    file.read_at_aligned(position, len as usize)
-        .await
-        .map_err(|e| error("read", path, &e))
+    loop {
+        let bytes = file
+            .read_at_aligned(position, len as usize)
+            .await
+            .map_err(|e| error("read", path, &e))?;
+        if bytes.len() as u64 == len {
+            return Ok(bytes);
+        }
+        // The kernel may give less than asked for at any time; only the end of the file makes that final.
+        let size = file.file_size().await.map_err(|e| error("stat", path, &e))?;
+        if position + bytes.len() as u64 >= size {
+            return Ok(bytes);
+        }
+    }
 }
 
 /// Writes one small aligned piece whose bytes `fill` makes.

@@ -3,6 +3,9 @@
 use rkyv::{Archive, Deserialize, Serialize, rancor, util::AlignedVec};
 use wire_format::{Offset, Timetick};
 
+use super::segment::SEGMENT_HEADER_BYTES;
+use crate::block::BlockHeader;
+
 /// Bytes of blocks between two entries of the sparse index.
 pub const INDEX_STEP_BYTES: u64 = 256 << 10;
 
@@ -30,6 +33,8 @@ pub struct Footer {
     pub last_timetick: u64,
     /// Largest term in it.
     pub term: u64,
+    /// The segment's nonce; see [`super::segment::SegmentHeader`].
+    pub nonce: u64,
     /// First byte behind the last block.
     pub end: u64,
     /// Blocks in it.
@@ -39,17 +44,20 @@ pub struct Footer {
 }
 
 impl Footer {
-    /// Notes a block that was placed at `position`.
-    pub fn add(
-        &mut self,
-        offsets: (Offset, Offset),
-        timeticks: (Timetick, Timetick),
-        term: u64,
-        position: u64,
-        len: u64,
-    ) {
-        if self.blocks == 0 {
-            self.base_offset = offsets.0.get();
+    /// Of a segment that holds nothing yet and begins at `base_offset`.
+    pub fn begin(base_offset: Offset, nonce: u64) -> Self {
+        Self {
+            base_offset: base_offset.get(),
+            next_offset: base_offset.get(),
+            end: SEGMENT_HEADER_BYTES,
+            nonce,
+            ..Self::default()
+        }
+    }
+
+    /// Notes a block that stands at `position` and takes `len` bytes.
+    pub fn add(&mut self, header: &BlockHeader, timeticks: (Timetick, Timetick), position: u64) {
+        if self.first_timetick == 0 {
             self.first_timetick = timeticks.0.get();
         }
         if self
@@ -58,16 +66,42 @@ impl Footer {
             .is_none_or(|last| position - last.position >= INDEX_STEP_BYTES)
         {
             self.index.push(IndexEntry {
-                offset: offsets.0.get(),
+                offset: header.first_offset.get(),
                 timetick: timeticks.0.get(),
                 position,
             });
         }
-        self.next_offset = offsets.1.get();
-        self.last_timetick = timeticks.1.get();
-        self.term = self.term.max(term);
-        self.end = position + len;
+        self.next_offset = header.next_offset.get();
+        self.last_timetick = self.last_timetick.max(timeticks.1.get());
+        self.term = self.term.max(header.term.get());
+        self.end = position + header.disk_len();
         self.blocks += 1;
+    }
+
+    /// The part of it that lies before byte `position` and below `offset`, the first offset of the block there.
+    pub fn before(&self, position: u64, offset: Offset) -> Self {
+        let mut part = self.clone();
+        if position < self.end {
+            part.index.retain(|entry| entry.position < position);
+            // How many blocks that are is not known exactly: one at least if any byte is.
+            part.blocks = part.index.len() as u64;
+        }
+        (part.end, part.next_offset) = (position, offset.get());
+        part
+    }
+
+    /// Position and first offset of the last indexed block at or before `offset`.
+    pub fn indexed(&self, offset: Offset) -> Option<(u64, Offset)> {
+        let after = self.index.partition_point(|entry| entry.offset <= offset.get());
+        let entry = self.index.get(after.checked_sub(1)?)?;
+        Some((entry.position, Offset(entry.offset)))
+    }
+
+    /// First offset of the last indexed block that begins at or before `timetick`.
+    pub fn offset_at(&self, timetick: Timetick) -> Offset {
+        let after = self.index.partition_point(|entry| entry.timetick <= timetick.get());
+        let entry = after.checked_sub(1).and_then(|at| self.index.get(at));
+        Offset(entry.map_or(self.base_offset, |entry| entry.offset))
     }
 
     /// The archive.
@@ -90,29 +124,32 @@ impl StoredFooter {
         Ok(Self { bytes: aligned })
     }
 
+    /// The archive.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// The footer, in place.
     pub fn get(&self) -> Option<&ArchivedFooter> {
-        // Checked again: a few hundred entries at most, and no unsafe code for it.
+        // Checked again each time: a few thousand entries at most, and no unsafe code for it.
         rkyv::access::<ArchivedFooter, rancor::Error>(&self.bytes).ok()
     }
 }
 
 impl ArchivedFooter {
-    /// Position of the last indexed block that begins at or before `offset`.
-    pub fn position_of(&self, offset: Offset) -> u64 {
-        let after = self
-            .index
-            .partition_point(|entry| entry.offset.to_native() <= offset.get());
-        let entry = after.checked_sub(1).and_then(|at| self.index.get(at));
-        entry.map_or(super::segment::SEGMENT_HEADER_BYTES, |entry| entry.position.to_native())
+    /// Position and first offset of the last indexed block at or before `offset`.
+    pub fn indexed(&self, offset: Offset) -> Option<(u64, Offset)> {
+        let index = &self.index;
+        let after = index.partition_point(|entry| entry.offset.to_native() <= offset.get());
+        let entry = index.get(after.checked_sub(1)?)?;
+        Some((entry.position.to_native(), Offset(entry.offset.to_native())))
     }
 
     /// First offset of the last indexed block that begins at or before `timetick`.
     pub fn offset_at(&self, timetick: Timetick) -> Offset {
-        let after = self
-            .index
-            .partition_point(|entry| entry.timetick.to_native() <= timetick.get());
-        let entry = after.checked_sub(1).and_then(|at| self.index.get(at));
+        let index = &self.index;
+        let after = index.partition_point(|entry| entry.timetick.to_native() <= timetick.get());
+        let entry = after.checked_sub(1).and_then(|at| index.get(at));
         Offset(entry.map_or(self.base_offset.to_native(), |entry| entry.offset.to_native()))
     }
 }

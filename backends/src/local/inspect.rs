@@ -1,1 +1,1 @@
-//! Placeholder until the next commit.
+//! Looking at a log from outside.

@@ -1,12 +1,20 @@
 //! The embedded log: segment files of one pchannel in one folder.
 //!
 //! ```text
-//!   append(block) -> place in the active segment -> write (O_DIRECT)  -> group sync -> durable
+//!   append(block) -> place in the active segment -> write (O_DIRECT)  -> group sync -> durable, in log order
 //!                    full? roll: next prepared file, header page          (fdatasync beside further writes)
 //!   read(cursor)  -> segment by offset -> sparse index -> read-ahead -> verified records
+//!                    damaged place: whole records out of the rubble, an error for each gap
 //!   open          -> checkpoint, footers, scan of what lies behind -> tail
 //! ```
+//! What tells a torn tail, which was never acked and is cut off, from rot, which is reported and never cut: rot is *proven*.
+//! A later block names it committed, or a footer, a checkpoint or an orderly close covers it. What no proof covers, the blocks
+//! that were in flight together at an end without an orderly close, is taken for torn if it is broken.
+//!
+//! A log must be opened under a term larger than any before: blocks of a crashed life that lie behind the cut are told from
+//! new ones by it.
 
+mod append;
 pub mod checkpoint;
 mod config;
 mod files;
@@ -17,6 +25,8 @@ mod poll_probe;
 mod prepare;
 mod read;
 mod recover;
+mod retain;
+mod rubble;
 pub mod scan;
 pub mod segment;
 mod segment_file;
@@ -24,25 +34,22 @@ mod segment_file;
 use std::{
     cell::{Cell, RefCell},
     collections::VecDeque,
-    future::Future,
-    pin::Pin,
     rc::Rc,
-    task::{Context, Poll},
 };
 
-use glommio::{Task, spawn_local};
 use wire_format::{Bytes, Offset, Term, Timetick};
 
+pub use append::LocalDurable;
 pub use config::LocalConfig;
 pub use read::LocalCursor;
 pub use recover::Replay;
 
-use self::{
-    checkpoint::Checkpoint, footer::Footer, prepare::Prepared, segment::SEGMENT_HEADER_BYTES, segment_file::SegmentFile,
-};
+use self::{checkpoint::Checkpoint, prepare::Prepared, segment_file::SegmentFile};
 use crate::{
     block::{Block, pchannel_hash},
-    wal::{Damage, LogFacts, Placed, Wal, WalError},
+    gate::Gate,
+    signal::Signal,
+    wal::{Chunk, Damage, LogFacts, Placed, Wal, WalError},
 };
 
 /// What opening a log found.
@@ -84,29 +91,27 @@ struct Inner {
     hash: u64,
     term: Term,
     segments: RefCell<VecDeque<Rc<SegmentFile>>>,
-    prepared: Prepared,
-    next_index: Cell<u64>,
+    prepared: Rc<Prepared>,
+    /// One block takes its place at a time.
+    append_turn: Gate,
     first_offset: Cell<Offset>,
+    /// Offset behind the last block that has a place.
+    next_offset: Cell<Offset>,
+    /// Everything below is durable.
+    durable: Cell<Offset>,
+    /// Tells of `durable`, `failed` and `sealing`.
+    progress: Signal,
     checkpoint: RefCell<Checkpoint>,
-    checkpoint_busy: crate::gate::Gate,
-    sealing: RefCell<Vec<Task<Result<(), WalError>>>>,
+    checkpoint_turn: Gate,
+    /// Footers being written.
+    sealing: Cell<u32>,
+    /// Why nothing may be appended any more.
     failed: RefCell<Option<String>>,
 }
 
-/// Ends when a block is durable, or can't be.
-pub struct LocalDurable(Task<Result<(), WalError>>);
-
-impl Future for LocalDurable {
-    type Output = Result<(), WalError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(context)
-    }
-}
-
 impl LocalWal {
-    /// Opens the log in its folder, creating both if needed, and tells what it holds: first the stored state, then each
-    /// record behind it. Nothing is written but a missing folder.
+    /// Opens the log in its folder, creating the folder if needed, and tells what it holds: first the stored state, then each
+    /// record behind it. No segment is written to. `term` must be larger than that of any owner before.
     pub async fn open(
         config: LocalConfig,
         term: Term,
@@ -115,31 +120,39 @@ impl LocalWal {
         if !config.folder.exists() {
             std::fs::create_dir_all(&config.folder)
                 .map_err(|e| files::io_error("create folder", &config.folder, &e))?;
-            if let Some(parent) = config.folder.parent() {
-                files::sync_folder(parent).await?;
-            }
         }
         poll_probe::settle(&config.folder).await?;
         let hash = pchannel_hash(&config.pchannel);
         let found = recover::recover(&config, hash, on_replay).await?;
-        if found.facts.last_term > term {
+        if found.highest_term >= term && found.highest_term > Term::ZERO {
             return Err(WalError::StaleTerm {
                 pchannel: config.pchannel,
-                stored: found.facts.last_term,
+                stored: found.highest_term,
                 ours: term,
             });
         }
-        let prepared = Prepared::new(found.prepared);
+        for useless in found.useless {
+            files::remove(useless).await?;
+        }
+        if found.segments.is_empty()
+            && let Some(parent) = config.folder.parent()
+        {
+            // Perhaps the folder is new, made by this life or by one that crashed at once.
+            files::sync_folder(parent).await?;
+        }
         let inner = Inner {
             hash,
             term,
             segments: RefCell::new(found.segments),
-            prepared,
-            next_index: Cell::new(found.next_index),
+            prepared: Prepared::new(config.clone(), found.next_index, found.prepared),
+            append_turn: Gate::default(),
             first_offset: Cell::new(found.facts.first_offset),
+            next_offset: Cell::new(found.facts.next_offset),
+            durable: Cell::new(found.facts.next_offset),
+            progress: Signal::default(),
             checkpoint: RefCell::new(found.checkpoint),
-            checkpoint_busy: crate::gate::Gate::default(),
-            sealing: RefCell::default(),
+            checkpoint_turn: Gate::default(),
+            sealing: Cell::new(0),
             failed: RefCell::default(),
             config,
         };
@@ -156,15 +169,14 @@ impl LocalWal {
         let behind = self.inner.checkpoint.borrow().scan_segment;
         let segments = self.inner.segments.borrow();
         let summary = |s: &Rc<SegmentFile>| {
-            let (base_offset, next_offset, _, last_timetick, _) = s.extent();
-            let droppable = s.is_sealed() && s.index < behind;
+            let extents = s.extents();
             SegmentSummary {
                 index: s.index,
-                base_offset,
-                next_offset,
-                last_timetick,
+                base_offset: extents.base_offset,
+                next_offset: extents.next_offset,
+                last_timetick: extents.last_timetick,
                 stored: Bytes(s.size),
-                droppable,
+                droppable: s.is_sealed() && s.index < behind,
             }
         };
         segments.iter().map(summary).collect()
@@ -179,113 +191,19 @@ impl LocalWal {
         }
     }
 
-    fn active(&self) -> Option<Rc<SegmentFile>> {
+    /// Closes the log for appends; the first cause is kept.
+    fn fail(&self, first_cause: &str) {
         self.inner
-            .segments
-            .borrow()
-            .back()
-            .filter(|segment| !segment.is_sealed())
-            .cloned()
+            .failed
+            .borrow_mut()
+            .get_or_insert_with(|| first_cause.to_owned());
+        self.inner.progress.notify();
     }
 
-    /// The segment that the next block of `len` bytes goes to, and whether it is new.
-    async fn segment_for(&self, len: u64, first_offset: Offset) -> Result<(Rc<SegmentFile>, bool), WalError> {
-        let end = self.inner.config.blocks_end();
-        let active = self.active();
-        if let Some(active) = &active
-            && active.next_position.get() + len <= end
-        {
-            if active.next_position.get() > active.size / 2 {
-                self.inner
-                    .prepared
-                    .begin(&self.inner.config, self.inner.next_index.get());
-            }
-            return Ok((active.clone(), false));
-        }
-        let index = self.inner.next_index.get();
-        let (path, file) = self
-            .inner
-            .prepared
-            .take(&self.inner.config, index, active.is_some())
-            .await?;
-        self.inner.next_index.set(index + 1);
-        let header = segment::SegmentHeader {
-            pchannel_hash: self.inner.hash,
-            index,
-            base_offset: first_offset,
-            term: self.inner.term,
-        };
-        files::write_page(&file, &path, 0, SEGMENT_HEADER_BYTES as usize, |out| header.write(out)).await?;
-        let footer = Footer {
-            base_offset: first_offset.get(),
-            next_offset: first_offset.get(),
-            end: SEGMENT_HEADER_BYTES,
-            ..Footer::default()
-        };
-        let next = Rc::new(SegmentFile::open(
-            index,
-            path,
-            self.inner.config.segment.get(),
-            file,
-            footer,
-        ));
-        self.inner.segments.borrow_mut().push_back(next.clone());
-        if let Some(full) = active {
-            let hash = self.inner.hash;
-            let mut sealing = self.inner.sealing.borrow_mut();
-            sealing.retain(|_| false); // earlier ones have long ended: a segment takes far longer to fill than to seal
-            sealing.push(spawn_local(async move { full.seal(hash).await }));
-        }
-        Ok((next, true))
-    }
-
-    /// Stores `change`d checkpoint. One at a time; the file is replaced as a whole.
-    async fn store_checkpoint(&self, change: impl FnOnce(&mut Checkpoint)) -> Result<(), WalError> {
-        let _turn = self.inner.checkpoint_busy.enter().await;
-        let mut next = self.inner.checkpoint.borrow().clone();
-        change(&mut next);
-        let folder = self.inner.config.folder.clone();
-        let stored = next.clone();
-        let result = glommio::executor()
-            .spawn_blocking(move || checkpoint::store(&folder, &stored))
-            .await;
-        result.map_err(|e| files::io_error("store checkpoint in", &self.inner.config.folder, &e))?;
-        *self.inner.checkpoint.borrow_mut() = next;
-        Ok(())
-    }
-
-    /// The place of the last indexed block at or before `upto`, for a later scan to begin at.
-    fn scan_place(&self, upto: Offset) -> Option<(u64, u64, Offset)> {
+    /// The segment that takes the next block, if it still takes any.
+    fn active(&self) -> Option<Rc<SegmentFile>> {
         let segments = self.inner.segments.borrow();
-        let segment = segments.iter().rev().find(|segment| segment.base_offset() <= upto)?;
-        Some((
-            segment.index,
-            segment.position_of(upto),
-            segment.offset_of_indexed(upto),
-        ))
-    }
-
-    /// Drops whole segments that lie below `upto`, recycling one of them. The first kept offset must be stored already.
-    async fn drop_below(&self, upto: Offset) -> Result<(), WalError> {
-        loop {
-            let behind = self.inner.checkpoint.borrow().scan_segment;
-            let dropped = {
-                let mut segments = self.inner.segments.borrow_mut();
-                let may = segments
-                    .front()
-                    .is_some_and(|s| s.is_sealed() && s.index < behind && s.next_offset() <= upto);
-                if may { segments.pop_front() } else { None }
-            };
-            let Some(segment) = dropped else { return Ok(()) };
-            self.inner
-                .prepared
-                .recycle(&self.inner.config, self.inner.next_index.get(), &segment)
-                .await?;
-        }
-    }
-
-    fn fail(&self, error: &WalError) {
-        self.inner.failed.borrow_mut().get_or_insert_with(|| error.to_string());
+        segments.back().filter(|segment| !segment.is_sealed()).cloned()
     }
 }
 
@@ -294,21 +212,11 @@ impl Wal for LocalWal {
     type Cursor = LocalCursor;
 
     async fn append(&self, block: Block, committed: Offset) -> Result<Placed<LocalDurable>, WalError> {
-        self.check_open()?;
-        let placed = self.segment_for(block.disk_len(), block.first_offset()).await;
-        let (segment, rolled) = placed.inspect_err(|error| self.fail(error))?;
-        let block = block.place(self.inner.hash, segment.index, committed);
-        let position = segment.take_place(&block);
-        let (log, written) = (self.clone(), block.clone());
-        let task = spawn_local(async move {
-            let result = segment.write_durably(written, position).await;
-            result.inspect_err(|error| log.fail(error))
-        });
-        Ok(Placed {
-            block,
-            durable: LocalDurable(task),
-            rolled,
-        })
+        self.append_block(block, committed).await
+    }
+
+    async fn make_room(&self, bytes: Bytes) -> Result<(), WalError> {
+        self.room_for(bytes.get()).await
     }
 
     fn cursor(&self, from: Offset) -> Result<LocalCursor, WalError> {
@@ -321,71 +229,27 @@ impl Wal for LocalWal {
 
     fn locate(&self, timetick: Timetick) -> Offset {
         let segments = self.inner.segments.borrow();
-        let at = segments.partition_point(|segment| segment.extent().3 < timetick);
+        let at = segments.partition_point(|segment| segment.extents().last_timetick < timetick);
         let found = segments.get(at).map(|segment| segment.offset_at(timetick));
-        let end = segments
-            .back()
-            .map_or(self.first_offset(), |segment| segment.next_offset());
-        found.unwrap_or(end).max(self.first_offset())
+        found
+            .unwrap_or_else(|| self.inner.next_offset.get())
+            .max(self.first_offset())
     }
 
-    async fn read(&self, cursor: &mut LocalCursor, durable: Offset) -> Result<Option<crate::wal::Chunk>, WalError> {
+    async fn read(&self, cursor: &mut LocalCursor, durable: Offset) -> Result<Option<Chunk>, WalError> {
         self.read_chunk(cursor, durable).await
     }
 
     async fn checkpoint(&self, upto: Offset, state: Vec<u8>) -> Result<(), WalError> {
-        let Some((segment, position, offset)) = self.scan_place(upto) else {
-            return Ok(());
-        };
-        let before = self.summary_before(segment);
-        self.store_checkpoint(move |next| {
-            next.upto = upto.get();
-            next.state = state;
-            (next.scan_segment, next.scan_position, next.scan_offset) = (segment, position, offset.get());
-            (next.scan_timetick, next.scan_term) = before;
-            next.clean = false;
-        })
-        .await
+        self.checkpoint_at(upto, state).await
     }
 
     async fn truncate(&self, upto: Offset) -> Result<Offset, WalError> {
-        let end = self
-            .inner
-            .segments
-            .borrow()
-            .back()
-            .map_or(self.first_offset(), |segment| segment.next_offset());
-        let upto = upto.min(end);
-        if upto > self.first_offset() {
-            self.store_checkpoint(|next| next.first_offset = upto.get()).await?;
-            self.inner.first_offset.set(upto);
-        }
-        self.drop_below(upto).await?;
-        Ok(self.first_offset())
+        self.truncate_to(upto).await
     }
 
     async fn close(&self, state: Vec<u8>) -> Result<(), WalError> {
-        self.check_open()?;
-        self.inner.prepared.settle().await;
-        let sealing = self.inner.sealing.take();
-        for task in sealing {
-            task.await?;
-        }
-        let Some(last) = self.inner.segments.borrow().back().cloned() else {
-            return Ok(());
-        };
-        let (_, end, _, last_timetick, term) = last.extent();
-        let (index, position) = (last.index, last.next_position.get());
-        self.store_checkpoint(move |next| {
-            next.upto = end.get();
-            next.state = state;
-            (next.scan_segment, next.scan_position, next.scan_offset) = (index, position, end.get());
-            (next.scan_timetick, next.scan_term) = (last_timetick.get(), term);
-            next.clean = true;
-        })
-        .await?;
-        *self.inner.failed.borrow_mut() = Some("it was closed in order".to_owned());
-        Ok(())
+        self.close_in_order(state).await
     }
 
     fn first_offset(&self) -> Offset {
@@ -393,19 +257,6 @@ impl Wal for LocalWal {
     }
 
     fn stored(&self) -> Bytes {
-        Bytes(self.inner.segments.borrow().iter().map(|segment| segment.size).sum())
-    }
-}
-
-impl LocalWal {
-    /// Last timetick and largest term of what lies before a segment.
-    fn summary_before(&self, index: u64) -> (u64, u64) {
-        let segments = self.inner.segments.borrow();
-        let before = segments
-            .iter()
-            .rev()
-            .find(|segment| segment.index < index)
-            .map(|segment| segment.extent());
-        before.map_or((0, 0), |(_, _, _, timetick, term)| (timetick.get(), term))
+        self.stored_bytes()
     }
 }

@@ -1,83 +1,190 @@
 //! The next segment file, made ready before it is needed.
 
-use std::{cell::RefCell, path::PathBuf, rc::Rc};
+use std::{
+    cell::{Cell, RefCell},
+    path::PathBuf,
+    rc::Rc,
+};
 
-use glommio::{Task, io::DmaFile, spawn_local};
+use glommio::{io::DmaFile, spawn_local};
 
 use super::{config::LocalConfig, files, segment, segment_file::SegmentFile};
-use crate::wal::WalError;
-
-type Ready = Result<(PathBuf, Rc<DmaFile>), WalError>;
+use crate::{signal::Signal, wal::WalError};
 
 enum State {
     Nothing,
-    /// A file of this index lies ready; it was made in this or an earlier life.
-    Waiting(u64, PathBuf),
-    Making(u64, Task<Ready>),
+    /// The file is being made, renamed or taken into use.
+    Busy,
+    /// The file lies ready under its name, which is durable.
+    Ready,
+    /// It could not be made.
+    Failed(WalError),
 }
 
-/// At most one file, with the name of the next index, whose content does not matter.
-pub struct Prepared(RefCell<State>);
+/// At most one file, with the name of the next index, whose content does not matter. Work on it goes on in tasks of its own,
+/// so whoever waits for it may be cancelled at any time.
+pub struct Prepared {
+    config: LocalConfig,
+    next_index: Cell<u64>,
+    state: RefCell<State>,
+    changed: Signal,
+    /// Recovery found the file: its name may not be durable.
+    name_unsure: Cell<bool>,
+}
+
+/// The next file, being taken into use. Dropped before [`Taken::used`] it is the next file still.
+pub struct Taken {
+    claim: Claim,
+    /// Its index.
+    pub index: u64,
+    /// Its path.
+    pub path: PathBuf,
+    /// The file, open for writing.
+    pub file: Rc<DmaFile>,
+}
+
+/// The file is busy until this is dropped; then it is in the state that is noted here.
+struct Claim(Rc<Prepared>, State);
 
 impl Prepared {
-    /// Begins with what recovery found.
-    pub fn new(found: Option<(u64, PathBuf)>) -> Self {
-        Self(RefCell::new(
-            found.map_or(State::Nothing, |(index, path)| State::Waiting(index, path)),
-        ))
+    /// Begins with what recovery found: whether a file of the next index lies there.
+    pub fn new(config: LocalConfig, next_index: u64, found: bool) -> Rc<Self> {
+        Rc::new(Self {
+            config,
+            next_index: Cell::new(next_index),
+            state: RefCell::new(if found { State::Ready } else { State::Nothing }),
+            changed: Signal::default(),
+            name_unsure: Cell::new(found),
+        })
     }
 
-    /// Begins to make the file for `index` unless one is there.
-    pub fn begin(&self, config: &LocalConfig, index: u64) {
-        let mut state = self.0.borrow_mut();
-        if matches!(*state, State::Nothing) {
-            *state = State::Making(index, spawn_local(make(config.clone(), index, true)));
+    fn path(&self) -> PathBuf {
+        self.config.folder.join(segment::file_name(self.next_index.get()))
+    }
+
+    fn become_(&self, state: State) {
+        *self.state.borrow_mut() = state;
+        self.changed.notify();
+    }
+
+    fn is_idle(&self) -> bool {
+        matches!(*self.state.borrow(), State::Nothing | State::Failed(_))
+    }
+
+    /// Begins to make the file unless it is there; `zeros`: written once before use, which makes later syncs cheap.
+    pub fn begin(self: &Rc<Self>, zeros: bool) {
+        if !self.is_idle() {
+            return;
         }
+        self.become_(State::Busy);
+        let this = self.clone();
+        spawn_local(async move {
+            let result = files::create(&this.path(), this.config.segment.get(), zeros).await;
+            this.end(result).await;
+        })
+        .detach();
     }
 
-    /// The file for `index`, made now if it is not there; `zeros`: written once before use, which makes later syncs cheap.
-    pub async fn take(&self, config: &LocalConfig, index: u64, zeros: bool) -> Ready {
-        match self.0.replace(State::Nothing) {
-            State::Waiting(ready, path) if ready == index => {
-                let file = files::open(&path, true).await?;
-                Ok((path, file))
+    /// Makes the name durable, then says that the file is ready.
+    async fn end(&self, made: Result<(), WalError>) {
+        let result = match made {
+            Ok(()) => files::sync_folder(&self.config.folder).await,
+            Err(error) => Err(error),
+        };
+        self.become_(result.map_or_else(State::Failed, |()| State::Ready));
+    }
+
+    /// Waits until the file is there, and makes it now if nobody does. An error leaves nothing behind: try again later.
+    pub async fn ready(self: &Rc<Self>, zeros: bool) -> Result<(), WalError> {
+        if self.is_idle() {
+            self.begin(zeros); // also after an earlier failure: there may be room now
+        }
+        loop {
+            let seen = self.changed.epoch();
+            match &*self.state.borrow() {
+                State::Ready => return Ok(()),
+                State::Failed(error) => return Err(error.clone()),
+                State::Busy | State::Nothing => {}
             }
-            State::Making(ready, task) if ready == index => task.await,
-            _ => make(config.clone(), index, zeros).await,
+            self.changed.changed(seen).await;
+            if matches!(*self.state.borrow(), State::Nothing) {
+                self.begin(zeros);
+            }
         }
+    }
+
+    /// Takes the file into use.
+    pub async fn take(self: &Rc<Self>, zeros: bool) -> Result<Taken, WalError> {
+        self.ready(zeros).await?;
+        let claim = self.claim(State::Ready);
+        let (index, path) = (self.next_index.get(), self.path());
+        if self.name_unsure.get() {
+            files::sync_folder(&self.config.folder).await?;
+            self.name_unsure.set(false);
+        }
+        let file = files::open(&path, true).await?;
+        Ok(Taken {
+            claim,
+            index,
+            path,
+            file,
+        })
+    }
+
+    fn claim(self: &Rc<Self>, then: State) -> Claim {
+        *self.state.borrow_mut() = State::Busy;
+        Claim(self.clone(), then)
     }
 
     /// Keeps a dropped segment's file as the next one, or removes it.
-    pub async fn recycle(&self, config: &LocalConfig, next_index: u64, dropped: &SegmentFile) -> Result<(), WalError> {
-        let wanted = matches!(*self.0.borrow(), State::Nothing) && dropped.size == config.segment.get();
-        if !wanted {
+    pub async fn recycle(self: &Rc<Self>, dropped: &SegmentFile) -> Result<(), WalError> {
+        if !self.is_idle() || dropped.size != self.config.segment.get() {
             return files::remove(dropped.path.clone()).await;
         }
-        let path = config.folder.join(segment::file_name(next_index));
-        let (from, to, folder) = (dropped.path.clone(), path.clone(), config.folder.clone());
-        let task = spawn_local(async move {
-            files::rename(from, to.clone()).await?;
-            files::sync_folder(&folder).await?;
-            let file = files::open(&to, true).await?;
-            Ok((to, file))
+        self.become_(State::Busy);
+        let (this, from) = (self.clone(), dropped.path.clone());
+        let renamed = spawn_local(async move {
+            let result = files::rename(from, this.path()).await;
+            this.end(result).await;
         });
-        self.0.replace(State::Making(next_index, task));
-        Ok(())
+        let _ = renamed.detach().await;
+        match &*self.state.borrow() {
+            State::Failed(error) => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes the file if it lies ready, to give its space to something more urgent. Whether there was one.
+    pub async fn give_up(self: &Rc<Self>) -> Result<bool, WalError> {
+        self.settle().await;
+        if !matches!(*self.state.borrow(), State::Ready) {
+            return Ok(false);
+        }
+        let _claim = self.claim(State::Nothing);
+        files::remove(self.path()).await.map(|()| true)
     }
 
     /// Waits for what is being made, so that nothing is left half done.
     pub async fn settle(&self) {
-        if let State::Making(index, task) = self.0.replace(State::Nothing)
-            && let Ok((path, _)) = task.await
-        {
-            self.0.replace(State::Waiting(index, path));
+        while matches!(*self.state.borrow(), State::Busy) {
+            let seen = self.changed.epoch();
+            if matches!(*self.state.borrow(), State::Busy) {
+                self.changed.changed(seen).await;
+            }
         }
     }
 }
 
-async fn make(config: LocalConfig, index: u64, zeros: bool) -> Ready {
-    let path = config.folder.join(segment::file_name(index));
-    let file = files::create(&path, config.segment.get(), zeros).await?;
-    files::sync_folder(&config.folder).await?;
-    Ok((path, file))
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.0.become_(std::mem::replace(&mut self.1, State::Nothing));
+    }
+}
+
+impl Taken {
+    /// It is a segment of the log now.
+    pub fn used(mut self) {
+        self.claim.0.next_index.set(self.index + 1);
+        self.claim.1 = State::Nothing;
+    }
 }

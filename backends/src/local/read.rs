@@ -11,12 +11,13 @@ use wire_format::{Offset, Term};
 
 use super::{
     LocalWal, files,
-    scan::{Expect, Found, find_later, look},
-    segment::TRAILER_BYTES,
+    rubble::{Piece, Rubble, next_header},
+    scan::{Expect, Found, SalvageRule, look},
+    segment::file_name,
     segment_file::SegmentFile,
 };
 use crate::{
-    block::align_up,
+    block::{ALIGNMENT, BlockHeader, RecordEntry, align_up},
     wal::{Chunk, Damage, WalError},
 };
 
@@ -27,6 +28,8 @@ pub struct LocalCursor {
     ahead: Option<Ahead>,
     /// A read of at least this many bytes is needed for the next block.
     need: u64,
+    /// The damaged place that is being gone through; the cursor's place is behind it.
+    rubble: Option<InRubble>,
 }
 
 struct Place {
@@ -46,6 +49,19 @@ struct Ahead {
     task: Task<Result<ReadResult, WalError>>,
 }
 
+struct InRubble {
+    rubble: Rubble,
+    limit: Offset,
+    /// Whole records not yet given, the first of them being number `given`.
+    piece: Option<(Piece, usize)>,
+}
+
+/// What stands at a place that is not whole.
+struct Fault {
+    detail: String,
+    own: Option<BlockHeader>,
+}
+
 impl LocalCursor {
     pub(super) fn new(next: Offset) -> Self {
         Self {
@@ -53,6 +69,7 @@ impl LocalCursor {
             place: None,
             ahead: None,
             need: 0,
+            rubble: None,
         }
     }
 
@@ -69,6 +86,19 @@ impl LocalWal {
         cursor: &mut LocalCursor,
         durable: Offset,
     ) -> Result<Option<Chunk>, WalError> {
+        let asked = cursor.next;
+        let result = self.next_chunk(cursor, durable).await;
+        let first = self.inner.first_offset.get();
+        if result.is_err() && asked < first {
+            // Truncation was faster: the file that was read is gone, or holds other blocks by now.
+            *cursor = LocalCursor::new(asked);
+            return Err(WalError::Truncated { asked, first });
+        }
+        result
+    }
+
+    async fn next_chunk(&self, cursor: &mut LocalCursor, durable: Offset) -> Result<Option<Chunk>, WalError> {
+        let durable = durable.min(self.inner.durable.get());
         loop {
             let first = self.inner.first_offset.get();
             if cursor.next < first {
@@ -80,43 +110,41 @@ impl LocalWal {
             if cursor.next >= durable {
                 return Ok(None);
             }
+            if cursor.rubble.is_some() {
+                match from_rubble(cursor).await? {
+                    Some(chunk) => return Ok(Some(chunk)),
+                    None => continue,
+                }
+            }
             let place = match cursor.place.take() {
                 Some(place) => place,
-                None => self.find_place(cursor.next).await?,
+                None => self.find_place(cursor, durable).await?,
             };
-            let end = if place.segment.is_sealed() {
-                place.segment.next_position.get()
-            } else {
-                place.segment.size - TRAILER_BYTES
-            };
-            if place.position >= end || place.due >= place.segment.next_offset() {
+            let extents = place.segment.extents();
+            if place.due >= extents.next_offset {
                 // The block after this one is in a later segment.
-                cursor.next = cursor.next.max(place.segment.next_offset());
+                cursor.next = cursor.next.max(extents.next_offset);
                 continue;
             }
-            if let Some(chunk) = self.read_at_place(cursor, place, end, durable).await? {
+            if let Some(chunk) = self.read_at_place(cursor, place, extents.end, durable).await? {
                 return Ok(Some(chunk));
             }
         }
     }
 
-    async fn find_place(&self, offset: Offset) -> Result<Place, WalError> {
+    async fn find_place(&self, cursor: &mut LocalCursor, durable: Offset) -> Result<Place, WalError> {
+        let offset = cursor.next;
         let segment = {
             let segments = self.inner.segments.borrow();
-            let after = segments.partition_point(|segment| segment.base_offset() <= offset);
+            let after = segments.partition_point(|segment| segment.extents().base_offset <= offset);
             after.checked_sub(1).and_then(|at| segments.get(at)).cloned()
         };
-        let Some(segment) = segment else {
-            return Err(WalError::Truncated {
-                asked: offset,
-                first: self.inner.first_offset.get(),
-            });
+        let segment = match segment {
+            Some(segment) if segment.extents().next_offset > offset => segment,
+            before => return Err(self.in_no_file(cursor, before.as_deref(), durable)),
         };
-        if segment.next_offset() <= offset {
-            return Err(self.gap_error(&segment, offset));
-        }
         let file = segment.file().await?;
-        let (position, due) = (segment.position_of(offset), segment.offset_of_indexed(offset));
+        let (position, due) = segment.indexed(offset);
         Ok(Place {
             segment,
             file,
@@ -125,23 +153,23 @@ impl LocalWal {
         })
     }
 
-    /// The offset lies between two segments: a hole that recovery noted.
-    fn gap_error(&self, segment: &SegmentFile, offset: Offset) -> WalError {
+    /// The cursor's offset is in no file: a hole that recovery has noted. Moves the cursor behind it.
+    fn in_no_file(&self, cursor: &mut LocalCursor, before: Option<&SegmentFile>, durable: Offset) -> WalError {
+        let first_offset = cursor.next;
         let next = {
             let segments = self.inner.segments.borrow();
-            segments
-                .iter()
-                .map(|s| s.base_offset())
-                .find(|&base| base > offset)
-                .unwrap_or(Offset::MAX)
+            let mut bases = segments.iter().map(|segment| segment.extents().base_offset);
+            bases.find(|&base| base > first_offset).unwrap_or(durable)
         };
+        cursor.next = next;
+        let missing = before.map_or(0, |segment| segment.index + 1);
         WalError::Damaged(Box::new(Damage {
-            file: segment.path.clone(),
-            from: segment.next_position.get(),
-            to: segment.size,
-            first_offset: offset,
+            file: self.inner.config.folder.join(file_name(missing)),
+            from: 0,
+            to: 0,
+            first_offset,
             next_offset: next,
-            detail: "no block holds these offsets".to_owned(),
+            detail: "no file holds these offsets; this is the one that should".to_owned(),
         }))
     }
 
@@ -153,75 +181,82 @@ impl LocalWal {
         end: u64,
         durable: Offset,
     ) -> Result<Option<Chunk>, WalError> {
-        let len = self
-            .inner
-            .config
-            .read_ahead
-            .get()
-            .max(cursor.need)
-            .min(end - place.position);
-        let (bytes, durable) = match cursor.ahead.take() {
-            Some(ahead)
-                if ahead.segment == place.segment.index && ahead.position == place.position && cursor.need == 0 =>
-            {
-                (ahead.task.await?, ahead.durable)
-            }
-            _ => (
-                files::read(&place.file, &place.segment.path, place.position, align_up(len)).await?,
-                durable,
-            ),
-        };
-        cursor.need = 0;
+        let (bytes, ahead_durable) = self.bytes_at(cursor, &place, end).await?;
+        let seen_durable = ahead_durable.unwrap_or(durable).min(durable);
         let (mut entries, mut at) = (Vec::new(), 0u64);
-        let fault = loop {
-            if place.due >= durable || place.position + at >= end {
-                break None;
-            }
-            let expect = self.expect(&place);
+        let mut fault = None;
+        while place.due < seen_durable && fault.is_none() {
             let before = entries.len();
-            match look(&bytes[at as usize..], &expect, &mut entries) {
+            let rest = bytes.get(at as usize..).unwrap_or_default();
+            match look(rest, &self.expect(&place), &mut entries) {
                 Found::Block(header) => {
                     entries[before..].iter_mut().for_each(|entry| entry.at += at as u32);
                     place.due = header.next_offset;
                     at += header.disk_len();
                 }
-                Found::NeedBytes(need) if at == 0 && (bytes.len() as u64) < len.min(need) => {
-                    break Some("the file is cut short".to_owned());
-                }
-                Found::NeedBytes(need) => {
-                    if at == 0 {
-                        cursor.need = need;
+                Found::NeedBytes(need) if at == 0 => {
+                    let is_all = place.position + bytes.len() as u64 >= end || bytes.len() as u64 >= need;
+                    let detail = || format!("{need} bytes are needed, {} are there", rest.len());
+                    if is_all || cursor.need >= need {
+                        let own = BlockHeader::read(rest).ok();
+                        fault = Some(Fault { detail: detail(), own });
                     }
-                    break None;
+                    cursor.need = need;
+                    break;
                 }
-                Found::Invalid(fault) => break Some(fault.to_string()),
+                Found::NeedBytes(_) => break,
+                Found::Broken(header, what) => {
+                    let detail = what.to_string();
+                    fault = Some(Fault {
+                        detail,
+                        own: Some(header),
+                    });
+                }
+                Found::Invalid(what) => {
+                    let detail = what.to_string();
+                    fault = Some(Fault { detail, own: None });
+                }
             }
-        };
+        }
         if at == 0
-            && let Some(detail) = fault
+            && let Some(fault) = fault
         {
-            return Err(self.damage_at(cursor, place, end, detail).await);
-        }
-        place.position += at;
-        entries.retain(|entry| entry.next_offset > cursor.next);
-        if cursor.need == 0 {
-            cursor.ahead = self.begin_ahead(&place, end, durable);
-        }
-        let next = place.due.max(cursor.next);
-        cursor.place = Some(place);
-        if entries.is_empty() {
+            self.enter_rubble(cursor, place, end, fault).await?;
             return Ok(None);
         }
-        cursor.next = next;
-        Ok(Some(Chunk::Disk {
-            bytes,
-            entries: Rc::new(entries),
-        }))
+        place.position += at;
+        if at > 0 {
+            cursor.need = 0;
+            cursor.ahead = self.begin_ahead(&place, end, durable);
+        }
+        cursor.place = Some(place);
+        Ok(give(cursor, bytes, entries, durable))
+    }
+
+    /// The bytes at a place, and what was durable when they were read if they were read ahead.
+    async fn bytes_at(
+        &self,
+        cursor: &mut LocalCursor,
+        place: &Place,
+        end: u64,
+    ) -> Result<(ReadResult, Option<Offset>), WalError> {
+        if let Some(ahead) = cursor.ahead.take()
+            && (ahead.segment, ahead.position, cursor.need) == (place.segment.index, place.position, 0)
+        {
+            return Ok((ahead.task.await?, Some(ahead.durable)));
+        }
+        let read_ahead = self.inner.config.read_ahead.get();
+        let len = align_up(read_ahead.max(cursor.need).min(end.saturating_sub(place.position)));
+        if len == 0 {
+            return Ok((ReadResult::default(), None));
+        }
+        let bytes = files::read(&place.file, &place.segment.path, place.position, len).await?;
+        Ok((bytes, None))
     }
 
     fn expect(&self, place: &Place) -> Expect {
         Expect {
-            pchannel_hash: self.inner.hash,
+            tag: place.segment.tag(self.inner.hash),
             segment_index: place.segment.index,
             due: place.due,
             min_term: Term::ZERO,
@@ -244,32 +279,115 @@ impl LocalWal {
         })
     }
 
-    /// Describes a damaged place and moves the cursor behind it, so that the reader may go on if it wants to.
-    async fn damage_at(&self, cursor: &mut LocalCursor, place: Place, end: u64, detail: String) -> WalError {
-        let expect = self.expect(&place);
-        let mut at = place.position + crate::block::ALIGNMENT as u64;
-        let mut later = None;
-        while at < end && later.is_none() {
-            let len = align_up(self.inner.config.read_ahead.get().min(end - at));
-            match files::read(&place.file, &place.segment.path, at, len).await {
-                Ok(bytes) if bytes.is_empty() => break,
-                Ok(bytes) => {
-                    later = find_later(&bytes, &expect, false).map(|(found, header)| (at + found, header.first_offset))
-                }
-                Err(error) => return error,
+    /// Finds out how far a damaged place reaches, and puts the cursor's place behind it.
+    async fn enter_rubble(
+        &self,
+        cursor: &mut LocalCursor,
+        place: Place,
+        end: u64,
+        fault: Fault,
+    ) -> Result<(), WalError> {
+        let path = place.segment.path.clone();
+        let (to, limit) = match fault.own {
+            Some(own) => ((place.position + own.disk_len()).min(end), own.next_offset),
+            None => {
+                let range = (place.position + ALIGNMENT as u64, end);
+                let expect = self.expect(&place);
+                let next = next_header(&place.file, &path, expect, range, |_| true).await?;
+                next.map_or((end, place.segment.extents().next_offset), |(at, header)| {
+                    (at, header.first_offset)
+                })
             }
-            at += len;
-        }
-        let (to, next) = later.unwrap_or((end, place.segment.next_offset()));
-        let first = place.due.max(cursor.next);
-        cursor.next = next.max(first);
-        WalError::Damaged(Box::new(Damage {
-            file: place.segment.path.clone(),
-            from: place.position,
-            to,
-            first_offset: first,
-            next_offset: cursor.next,
-            detail,
-        }))
+        };
+        let rule = SalvageRule {
+            pchannel: self.inner.config.pchannel.clone(),
+            min_term: Term::ZERO,
+            due: place.due,
+            limit,
+        };
+        let range = (place.position, to);
+        let rubble = Rubble::new(place.file.clone(), path, range, rule, fault.detail);
+        cursor.rubble = Some(InRubble {
+            rubble,
+            limit,
+            piece: None,
+        });
+        cursor.need = 0;
+        cursor.ahead = None;
+        cursor.place = Some(Place {
+            position: to,
+            due: limit,
+            ..place
+        });
+        Ok(())
     }
+}
+
+/// Makes a chunk of the records that the cursor wants, and moves it behind them.
+fn give(cursor: &mut LocalCursor, bytes: ReadResult, mut entries: Vec<RecordEntry>, durable: Offset) -> Option<Chunk> {
+    let parsed = entries.len();
+    entries.retain(|entry| entry.next_offset > cursor.next && entry.next_offset <= durable);
+    let last = entries.last()?.next_offset;
+    if entries.len() < parsed && cursor.place.as_ref().is_some_and(|place| place.due > last) {
+        cursor.place = None; // a record of a block that is durable in part only: come back for the rest
+    }
+    cursor.next = last;
+    Some(Chunk::Disk {
+        bytes,
+        entries: Rc::new(entries),
+    })
+}
+
+/// The next whole records of a damaged place, or an error for what is lost before them. `None` behind its end. The cursor
+/// stands in the damaged place until then, also if this is cancelled or fails.
+async fn from_rubble(cursor: &mut LocalCursor) -> Result<Option<Chunk>, WalError> {
+    while let Some(place) = &mut cursor.rubble {
+        if place.piece.is_none() {
+            place.piece = place.rubble.next().await?.map(|piece| (piece, 0));
+        }
+        let next = cursor.next;
+        let Some((piece, given)) = &mut place.piece else {
+            let (limit, to) = (place.limit, place.rubble.to);
+            let damage = place.rubble.damage(next, limit, to);
+            cursor.rubble = None;
+            if next >= limit {
+                return Ok(None);
+            }
+            cursor.next = limit;
+            return Err(WalError::Damaged(Box::new(damage)));
+        };
+        let entries = &piece.entries[*given..];
+        let Some(entry) = entries.first() else {
+            place.piece = None;
+            continue;
+        };
+        if entry.base_offset > next {
+            cursor.next = entry.base_offset;
+            let until = piece.from + u64::from(entry.at);
+            let damage = place.rubble.damage(next, entry.base_offset, until);
+            return Err(WalError::Damaged(Box::new(damage)));
+        }
+        // All that follow one another without a gap.
+        let mut due = entry.base_offset;
+        let run = entries.iter().take_while(|entry| {
+            let follows = entry.base_offset == due;
+            due = entry.next_offset;
+            follows
+        });
+        let run: Vec<RecordEntry> = run.copied().collect();
+        *given += run.len();
+        if let Some(last) = run.last() {
+            let end = piece.from + u64::from(last.at) + last.layout.record_len() as u64;
+            place.rubble.told_to(end);
+        }
+        let wanted: Vec<RecordEntry> = run.into_iter().filter(|entry| entry.next_offset > next).collect();
+        if let Some(last) = wanted.last() {
+            cursor.next = last.next_offset;
+            return Ok(Some(Chunk::Disk {
+                bytes: piece.bytes.clone(),
+                entries: Rc::new(wanted),
+            }));
+        }
+    }
+    Ok(None)
 }

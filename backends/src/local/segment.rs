@@ -8,6 +8,8 @@
 //! ```
 //! Files are recycled, so header and trailer count only if they name this pchannel and this index.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
+
 use wire_format::{Offset, Term, crc::crc32c};
 
 use crate::block::ALIGNMENT;
@@ -30,6 +32,9 @@ pub struct SegmentHeader {
     pub base_offset: Offset,
     /// Term of the owner that opened it.
     pub term: Term,
+    /// Drawn at random each time that a file is taken into use. All its blocks carry it, mixed with the pchannel: nothing that
+    /// the file held before, and nothing that a producer sends, can be taken for a block.
+    pub nonce: u64,
 }
 
 /// Where a sealed segment keeps its footer.
@@ -53,18 +58,25 @@ impl SegmentHeader {
         seal(
             out,
             HEADER_MAGIC,
-            &[self.pchannel_hash, self.index, self.base_offset.get(), self.term.get()],
+            &[
+                self.pchannel_hash,
+                self.index,
+                self.base_offset.get(),
+                self.term.get(),
+                self.nonce,
+            ],
         );
     }
 
     /// Reads a header that matches its checksum.
     pub fn read(bytes: &[u8]) -> Option<Self> {
-        let [pchannel_hash, index, base_offset, term] = unseal(bytes, HEADER_MAGIC)?;
+        let [pchannel_hash, index, base_offset, term, nonce] = unseal(bytes, HEADER_MAGIC)?;
         Some(Self {
             pchannel_hash,
             index,
             base_offset: Offset(base_offset),
             term: Term(term),
+            nonce,
         })
     }
 }
@@ -115,6 +127,16 @@ fn unseal<const N: usize>(bytes: &[u8], magic: u64) -> Option<[u64; N]> {
         *value = u64::from_le_bytes(*bytes);
     }
     Some(values)
+}
+
+/// A new nonce.
+pub fn draw_nonce() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// What the blocks of a segment carry.
+pub fn block_tag(pchannel_hash: u64, nonce: u64) -> u64 {
+    pchannel_hash ^ nonce
 }
 
 /// The file name of segment `index`.

@@ -13,7 +13,7 @@ use super::{
     files,
     footer::{Footer, StoredFooter},
     group_sync::GroupSync,
-    segment::{TRAILER_BYTES, Trailer},
+    segment::{SEGMENT_HEADER_BYTES, TRAILER_BYTES, Trailer, block_tag},
 };
 use crate::{
     block::{ALIGNMENT, PlacedBlock, align_up},
@@ -27,6 +27,59 @@ enum Extent {
     Sealed(StoredFooter),
 }
 
+impl Extent {
+    fn extents(&self) -> Extents {
+        match self {
+            Self::Open(f) => Extents {
+                base_offset: Offset(f.base_offset),
+                next_offset: Offset(f.next_offset),
+                last_timetick: Timetick(f.last_timetick),
+                term: f.term,
+                end: f.end,
+                nonce: f.nonce,
+            },
+            Self::Sealed(stored) => stored.get().map_or_else(Default::default, |f| Extents {
+                base_offset: Offset(f.base_offset.to_native()),
+                next_offset: Offset(f.next_offset.to_native()),
+                last_timetick: Timetick(f.last_timetick.to_native()),
+                term: f.term.to_native(),
+                end: f.end.to_native(),
+                nonce: f.nonce.to_native(),
+            }),
+        }
+    }
+}
+
+/// What became of a segment's footer on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnDisk {
+    /// It is there.
+    Yes,
+    /// Not yet.
+    No,
+    /// It is being written.
+    Begun,
+    /// It must not be written: damaged bytes stand where it would go, or the file has another size.
+    Never,
+}
+
+/// What a segment holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Extents {
+    /// Offset of its first message.
+    pub base_offset: Offset,
+    /// Offset behind its last message.
+    pub next_offset: Offset,
+    /// Its last timetick.
+    pub last_timetick: Timetick,
+    /// The largest term in it.
+    pub term: u64,
+    /// First byte behind its last block.
+    pub end: u64,
+    /// Drawn when the file was taken into use.
+    pub nonce: u64,
+}
+
 /// A segment file. Belongs to one shard. Its blocks are durable as far as `sync` says.
 pub struct SegmentFile {
     /// Its index, and its name.
@@ -36,121 +89,72 @@ pub struct SegmentFile {
     /// Its size in bytes.
     pub size: u64,
     extent: RefCell<Extent>,
+    /// What `extent` says, at hand.
+    extents: Cell<Extents>,
+    footer_on_disk: Cell<OnDisk>,
     /// Kept open while it is written to.
     file: RefCell<Option<Rc<DmaFile>>>,
-    /// Where the next block goes.
-    pub next_position: Cell<u64>,
     sync: RefCell<GroupSync>,
     sync_signal: Signal,
-    in_flight: Cell<u32>,
 }
 
 impl SegmentFile {
     /// A segment that takes blocks.
     pub fn open(index: u64, path: PathBuf, size: u64, file: Rc<DmaFile>, footer: Footer) -> Self {
-        let next_position = Cell::new(footer.end);
+        Self::new(index, path, size, Extent::Open(footer), OnDisk::No, Some(file))
+    }
+
+    /// A segment that takes no more blocks.
+    pub fn sealed(index: u64, path: PathBuf, size: u64, footer: StoredFooter, on_disk: OnDisk) -> Self {
+        Self::new(index, path, size, Extent::Sealed(footer), on_disk, None)
+    }
+
+    fn new(index: u64, path: PathBuf, size: u64, extent: Extent, on_disk: OnDisk, file: Option<Rc<DmaFile>>) -> Self {
         Self {
             index,
             path,
             size,
-            extent: RefCell::new(Extent::Open(footer)),
-            file: RefCell::new(Some(file)),
-            next_position,
+            extents: Cell::new(extent.extents()),
+            extent: RefCell::new(extent),
+            footer_on_disk: Cell::new(on_disk),
+            file: RefCell::new(file),
             sync: RefCell::default(),
             sync_signal: Signal::default(),
-            in_flight: Cell::new(0),
         }
     }
 
-    /// A segment that was sealed in an earlier life.
-    pub fn sealed(index: u64, path: PathBuf, size: u64, footer: StoredFooter) -> Self {
-        let end = footer.get().map_or(0, |footer| footer.end.to_native());
-        Self {
-            index,
-            path,
-            size,
-            extent: RefCell::new(Extent::Sealed(footer)),
-            file: RefCell::new(None),
-            next_position: Cell::new(end),
-            sync: RefCell::default(),
-            sync_signal: Signal::default(),
-            in_flight: Cell::new(0),
-        }
+    /// What it holds.
+    pub fn extents(&self) -> Extents {
+        self.extents.get()
     }
 
-    /// First and next offset, first and last timetick, largest term.
-    pub fn extent(&self) -> (Offset, Offset, Timetick, Timetick, u64) {
-        match &*self.extent.borrow() {
-            Extent::Open(f) => (
-                Offset(f.base_offset),
-                Offset(f.next_offset),
-                Timetick(f.first_timetick),
-                Timetick(f.last_timetick),
-                f.term,
-            ),
-            Extent::Sealed(stored) => stored.get().map_or_else(Default::default, |f| {
-                (
-                    Offset(f.base_offset.to_native()),
-                    Offset(f.next_offset.to_native()),
-                    Timetick(f.first_timetick.to_native()),
-                    Timetick(f.last_timetick.to_native()),
-                    f.term.to_native(),
-                )
-            }),
-        }
-    }
-
-    /// Offset of its first message.
-    pub fn base_offset(&self) -> Offset {
-        self.extent().0
-    }
-
-    /// Offset behind its last message.
-    pub fn next_offset(&self) -> Offset {
-        self.extent().1
-    }
-
-    /// Where an indexed block at or before `offset` begins.
-    pub fn position_of(&self, offset: Offset) -> u64 {
-        match &*self.extent.borrow() {
-            Extent::Open(footer) => {
-                let after = footer.index.partition_point(|entry| entry.offset <= offset.get());
-                let entry = after.checked_sub(1).and_then(|at| footer.index.get(at));
-                entry.map_or(super::segment::SEGMENT_HEADER_BYTES, |entry| entry.position)
-            }
-            Extent::Sealed(stored) => stored
-                .get()
-                .map_or(super::segment::SEGMENT_HEADER_BYTES, |f| f.position_of(offset)),
-        }
-    }
-
-    /// First offset of the block that begins at the position that [`position_of`](Self::position_of) gives for `offset`.
-    pub fn offset_of_indexed(&self, offset: Offset) -> Offset {
-        match &*self.extent.borrow() {
-            Extent::Open(footer) => {
-                let after = footer.index.partition_point(|entry| entry.offset <= offset.get());
-                let entry = after.checked_sub(1).and_then(|at| footer.index.get(at));
-                Offset(entry.map_or(footer.base_offset, |entry| entry.offset))
-            }
-            Extent::Sealed(stored) => stored.get().map_or(Offset::ZERO, |f| {
-                let after = f
-                    .index
-                    .partition_point(|entry| entry.offset.to_native() <= offset.get());
-                let entry = after.checked_sub(1).and_then(|at| f.index.get(at));
-                Offset(entry.map_or(f.base_offset.to_native(), |entry| entry.offset.to_native()))
-            }),
-        }
+    /// Position and first offset of a block at or before `offset`, from which a reader can go on.
+    pub fn indexed(&self, offset: Offset) -> (u64, Offset) {
+        let found = match &*self.extent.borrow() {
+            Extent::Open(footer) => footer.indexed(offset),
+            Extent::Sealed(stored) => stored.get().and_then(|footer| footer.indexed(offset)),
+        };
+        found.unwrap_or_else(|| (SEGMENT_HEADER_BYTES, self.extents().base_offset))
     }
 
     /// First offset of an indexed block at or before `timetick`.
     pub fn offset_at(&self, timetick: Timetick) -> Offset {
         match &*self.extent.borrow() {
-            Extent::Open(footer) => {
-                let after = footer.index.partition_point(|entry| entry.timetick <= timetick.get());
-                let entry = after.checked_sub(1).and_then(|at| footer.index.get(at));
-                Offset(entry.map_or(footer.base_offset, |entry| entry.offset))
-            }
+            Extent::Open(footer) => footer.offset_at(timetick),
             Extent::Sealed(stored) => stored.get().map_or(Offset::ZERO, |f| f.offset_at(timetick)),
+        }
+    }
+
+    /// Its footer as far as the block at `position`, whose first offset is `offset`.
+    pub fn footer_before(&self, position: u64, offset: Offset) -> Footer {
+        match &*self.extent.borrow() {
+            Extent::Open(footer) => footer.before(position, offset),
+            Extent::Sealed(stored) => {
+                let whole = stored
+                    .get()
+                    .and_then(|f| rkyv::deserialize::<Footer, rkyv::rancor::Error>(f).ok());
+                whole.unwrap_or_default().before(position, offset)
+            }
         }
     }
 
@@ -165,29 +169,22 @@ impl SegmentFile {
 
     /// Takes the place of a block; returns its position.
     pub fn take_place(&self, block: &PlacedBlock) -> u64 {
-        let position = self.next_position.get();
-        let len = block.bytes().len() as u64;
-        self.next_position.set(position + len);
-        let timeticks = (
-            block.entries.first().map_or(Timetick::ZERO, |entry| entry.min_timetick),
-            block.last_timetick(),
-        );
+        let position = self.extents().end;
+        let first = block.entries.first().map_or(Timetick::ZERO, |entry| entry.min_timetick);
         if let Extent::Open(footer) = &mut *self.extent.borrow_mut() {
-            let offsets = (block.header.first_offset, block.header.next_offset);
-            footer.add(offsets, timeticks, block.header.term.get(), position, len);
+            footer.add(&block.header, (first, block.last_timetick()), position);
         }
-        self.in_flight.set(self.in_flight.get() + 1);
+        self.extents.set(self.extent.borrow().extents());
         position
     }
 
-    /// Writes a block to its place and waits until a sync covers it.
-    pub async fn write_durably(self: Rc<Self>, block: Rc<PlacedBlock>, position: u64) -> Result<(), WalError> {
-        let result = self.write_and_sync(&block, position).await;
-        self.in_flight.set(self.in_flight.get() - 1);
+    /// Writes a block to its place and waits until a sync covers it. Must not be cancelled: others wait for its sync.
+    pub async fn write_durably(&self, block: &PlacedBlock, position: u64) -> Result<(), WalError> {
+        let result = self.write_and_sync(block, position).await;
         if result.is_err() {
             self.sync.borrow_mut().fail();
+            self.sync_signal.notify();
         }
-        self.sync_signal.notify();
         result
     }
 
@@ -211,41 +208,61 @@ impl SegmentFile {
             }
             let begins = self.sync.borrow_mut().begin();
             if begins {
-                let result = file.fdatasync().await;
+                let result = files::sync(&file, &self.path).await;
                 self.sync.borrow_mut().done(result.is_ok());
                 self.sync_signal.notify();
-                result.map_err(|e| files::error("sync", &self.path, &e))?;
+                result?;
             } else {
                 self.sync_signal.changed(seen).await;
             }
         }
     }
 
-    /// Waits for all writes in flight, then writes footer and trailer. Nothing is appended any more.
-    pub async fn seal(&self, pchannel_hash: u64) -> Result<(), WalError> {
-        while self.in_flight.get() > 0 {
-            let seen = self.sync_signal.epoch();
-            if self.in_flight.get() > 0 {
-                self.sync_signal.changed(seen).await;
-            }
-        }
-        if self.sync.borrow().is_failed() {
-            return Err(WalError::Closed {
-                first_cause: format!("{}: a write failed", self.path.display()),
-            });
-        }
+    /// Takes no more blocks from now on; its footer is not written.
+    pub fn close_extent(&self) -> Result<(), String> {
         let footer = match &*self.extent.borrow() {
-            Extent::Open(footer) => footer.to_bytes(),
+            Extent::Open(footer) => footer.to_bytes().map_err(|e| e.to_string())?,
             Extent::Sealed(_) => return Ok(()),
         };
+        *self.extent.borrow_mut() = Extent::Sealed(StoredFooter::new(&footer)?);
+        Ok(())
+    }
+
+    /// Claims the writing of its footer; false if there is nothing to write.
+    pub fn begin_seal(&self) -> bool {
+        let due = self.footer_on_disk.get() == OnDisk::No;
+        if due {
+            self.footer_on_disk.set(OnDisk::Begun);
+        }
+        due
+    }
+
+    /// Writes footer and trailer. The caller has claimed it, waited until all its blocks are durable, and appends no more.
+    pub async fn seal(&self, pchannel_hash: u64) -> Result<(), WalError> {
+        let result = self.write_footer(pchannel_hash).await;
+        self.footer_on_disk
+            .set(if result.is_ok() { OnDisk::Yes } else { OnDisk::No });
+        self.file.borrow_mut().take();
+        result
+    }
+
+    async fn write_footer(&self, pchannel_hash: u64) -> Result<(), WalError> {
         let broken = |detail: String| WalError::Broken {
             path: self.path.clone(),
             detail,
         };
-        let footer = footer.map_err(|e| broken(e.to_string()))?;
-        let file = self.file().await?;
-        let footer_at = self.next_position.get();
-        let room = self.size - TRAILER_BYTES - footer_at;
+        self.close_extent().map_err(broken)?;
+        let footer = match &*self.extent.borrow() {
+            Extent::Open(_) => return Err(broken("it is still open".to_owned())),
+            Extent::Sealed(stored) => stored.bytes().to_vec(),
+        };
+        let open = self.file.borrow().clone();
+        let file = match open {
+            Some(file) => file,
+            None => files::open(&self.path, true).await?,
+        };
+        let footer_at = self.extents().end;
+        let room = (self.size - TRAILER_BYTES).saturating_sub(footer_at);
         let padded = align_up(footer.len() as u64);
         if padded > room {
             // Without a footer the segment is scanned at the next start: slower, not wrong.
@@ -266,12 +283,17 @@ impl SegmentFile {
             trailer.write(out)
         })
         .await?;
-        file.fdatasync()
-            .await
-            .map_err(|e| files::error("sync", &self.path, &e))?;
-        *self.extent.borrow_mut() = Extent::Sealed(StoredFooter::new(&footer).map_err(broken)?);
-        self.file.borrow_mut().take();
-        Ok(())
+        files::sync(&file, &self.path).await
+    }
+
+    /// Whether nothing will be written to it any more.
+    pub fn is_settled(&self) -> bool {
+        self.is_sealed() && self.footer_on_disk.get() != OnDisk::Begun
+    }
+
+    /// What its blocks carry.
+    pub fn tag(&self, pchannel_hash: u64) -> u64 {
+        block_tag(pchannel_hash, self.extents().nonce)
     }
 
     /// Whether it takes no more blocks.

@@ -1,0 +1,158 @@
+//! Checkpoint, truncation and orderly close.
+
+use wire_format::{Bytes, Offset};
+
+use super::{
+    LocalWal,
+    checkpoint::{self, Checkpoint},
+    files,
+};
+use crate::wal::WalError;
+
+impl LocalWal {
+    /// Stores the `change`d checkpoint, unless the change says that there is none. One at a time.
+    async fn store_checkpoint(&self, change: impl FnOnce(&mut Checkpoint) -> bool) -> Result<(), WalError> {
+        let _turn = self.inner.checkpoint_turn.enter().await;
+        let mut next = self.inner.checkpoint.borrow().clone();
+        if !change(&mut next) {
+            return Ok(());
+        }
+        next.sequence += 1;
+        let folder = self.inner.config.folder.clone();
+        let stored = next.clone();
+        let result = glommio::executor()
+            .spawn_blocking(move || checkpoint::store(&folder, &stored))
+            .await;
+        result.map_err(|e| files::io_error("store checkpoint in", &self.inner.config.folder, &e))?;
+        *self.inner.checkpoint.borrow_mut() = next;
+        Ok(())
+    }
+
+    /// Before the first append after an orderly close: the log will not end where the checkpoint says.
+    pub(super) async fn no_longer_clean(&self) -> Result<(), WalError> {
+        if !self.inner.checkpoint.borrow().clean {
+            return Ok(());
+        }
+        self.store_checkpoint(|next| std::mem::take(&mut next.clean)).await
+    }
+
+    /// Lets a later scan begin at the last indexed block at or before `upto`, but never further back than now.
+    fn scan_from(&self, next: &mut Checkpoint, upto: Offset) {
+        let segments = self.inner.segments.borrow();
+        let Some(at) = segments.iter().rposition(|s| s.extents().base_offset <= upto) else {
+            return;
+        };
+        let (position, offset) = segments[at].indexed(upto);
+        if (segments[at].index, position) < (next.scan_segment, next.scan_position) {
+            return;
+        }
+        let before = at.checked_sub(1).map(|at| segments[at].extents());
+        next.scan_segment = segments[at].index;
+        (next.scan_position, next.scan_offset) = (position, offset.get());
+        next.scan_footer = segments[at].footer_before(position, offset);
+        next.scan_term = next.scan_term.max(before.map_or(0, |extents| extents.term));
+        let latest = segments.back().map_or(0, |s| s.extents().last_timetick.get());
+        next.scan_timetick = next.scan_timetick.max(latest);
+    }
+
+    pub(super) async fn checkpoint_at(&self, upto: Offset, state: Vec<u8>) -> Result<(), WalError> {
+        self.durable_to(upto).await?;
+        if self.inner.segments.borrow().is_empty() {
+            return Ok(());
+        }
+        self.store_checkpoint(move |next| {
+            // After an orderly close there is nothing to add, and an older state must not replace a newer one.
+            let is_newer = !next.clean && upto.get() >= next.upto;
+            if is_newer {
+                (next.upto, next.state) = (upto.get(), state);
+                self.scan_from(next, upto);
+            }
+            is_newer
+        })
+        .await
+    }
+
+    pub(super) async fn truncate_to(&self, upto: Offset) -> Result<Offset, WalError> {
+        let upto = upto.min(self.inner.durable.get());
+        if upto > self.inner.first_offset.get() {
+            let change = |next: &mut Checkpoint| {
+                let is_higher = upto.get() > next.first_offset;
+                next.first_offset = next.first_offset.max(upto.get());
+                is_higher
+            };
+            let stored = match self.store_checkpoint(change).await {
+                // The prepared file is worth less than the truncation, which frees more.
+                Err(WalError::DiskFull { .. }) if self.inner.prepared.give_up().await? => {
+                    self.store_checkpoint(change).await
+                }
+                stored => stored,
+            };
+            stored?;
+            self.inner.first_offset.set(upto.max(self.inner.first_offset.get()));
+        }
+        self.drop_below(self.inner.first_offset.get()).await?;
+        Ok(self.inner.first_offset.get())
+    }
+
+    /// Drops whole segments that lie below `upto`, recycling one of them. The first kept offset must be stored already.
+    async fn drop_below(&self, upto: Offset) -> Result<(), WalError> {
+        loop {
+            let behind = self.inner.checkpoint.borrow().scan_segment;
+            let dropped = {
+                let mut segments = self.inner.segments.borrow_mut();
+                let may = segments
+                    .front()
+                    .is_some_and(|s| s.is_settled() && s.index < behind && s.extents().next_offset <= upto);
+                if may { segments.pop_front() } else { None }
+            };
+            let Some(segment) = dropped else { return Ok(()) };
+            self.inner.prepared.recycle(&segment).await?;
+        }
+    }
+
+    /// Waits for what is in flight, writes missing footers and a last checkpoint.
+    pub(super) async fn close_in_order(&self, state: Vec<u8>) -> Result<(), WalError> {
+        let _turn = self.inner.append_turn.enter().await;
+        self.check_open()?;
+        self.durable_to(self.inner.next_offset.get()).await?;
+        self.seal_full();
+        while self.inner.sealing.get() > 0 {
+            let seen = self.inner.progress.epoch();
+            if self.inner.sealing.get() > 0 {
+                self.inner.progress.changed(seen).await;
+            }
+        }
+        self.inner.prepared.settle().await;
+        let unchanged = {
+            let stored = self.inner.checkpoint.borrow();
+            stored.clean && stored.state == state
+        };
+        if !unchanged && !self.inner.segments.borrow().is_empty() {
+            self.store_checkpoint(|next| self.end_here(next, state)).await?;
+        }
+        self.fail("it was closed in order");
+        Ok(())
+    }
+
+    /// The log ends where it stands: a later start has nothing to scan.
+    fn end_here(&self, next: &mut Checkpoint, state: Vec<u8>) -> bool {
+        let segments = self.inner.segments.borrow();
+        let Some(last) = segments.back() else { return false };
+        let (extents, end) = (last.extents(), self.inner.next_offset.get());
+        (next.upto, next.state) = (end.get(), state);
+        next.scan_segment = last.index;
+        (next.scan_position, next.scan_offset) = (extents.end, end.get());
+        next.scan_footer = last.footer_before(extents.end, end);
+        next.scan_term = next
+            .scan_term
+            .max(segments.iter().map(|s| s.extents().term).max().unwrap_or_default());
+        next.scan_timetick = next.scan_timetick.max(extents.last_timetick.get());
+        next.clean = true;
+        true
+    }
+
+    /// Bytes of the files that the log holds, the prepared one left out.
+    pub(super) fn stored_bytes(&self) -> Bytes {
+        Bytes(self.inner.segments.borrow().iter().map(|segment| segment.size).sum())
+    }
+}
