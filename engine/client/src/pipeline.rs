@@ -28,6 +28,9 @@ use wire_format::{
 
 use crate::error::Outcome;
 
+/// The batch of a try whose answer nobody needs.
+const NOBODY: u64 = u64::MAX;
+
 /// A batch that `next_send` chose.
 #[derive(Debug)]
 pub(crate) struct Dispatch<'a, L> {
@@ -204,8 +207,13 @@ impl<L> Pipeline<L> {
     pub(crate) fn on_disconnected(&mut self) {
         self.connected = false;
         self.cursor = 0;
-        self.outstanding.clear();
         self.leave_tries_open();
+        // A try that was given up on this connection may be read by the server after the one that replaces it was stored.
+        for (_, id) in std::mem::take(&mut self.outstanding) {
+            if let Ok(index) = self.slots.binary_search_by_key(&id, |slot| slot.id) {
+                self.slots[index].open_try = true;
+            }
+        }
     }
 
     fn leave_tries_open(&mut self) {
@@ -339,10 +347,11 @@ impl<L> Pipeline<L> {
     fn refused_for_good(&mut self) -> Step<L> {
         self.rewind();
         let mut failed = self.fail_doubtful();
-        if failed.is_empty() {
+        let head_is_denied = failed.is_empty();
+        self.next_epoch();
+        if head_is_denied {
             failed.extend(self.remove_head().map(|load| (load, Outcome::NotStored)));
         }
-        self.next_epoch();
         Step {
             failed,
             then: Then::Continue,
@@ -358,14 +367,17 @@ impl<L> Pipeline<L> {
         failed
     }
 
-    /// Takes all numbers back. Only when no numbered batch may be stored.
+    /// Takes all numbers back. Only when the head is known not to be stored and was not left to a late copy: then those behind
+    /// it are not stored either and never will be under their old numbers, however many copies of them are under way.
     fn next_epoch(&mut self) {
-        debug_assert!(self.slots.iter().all(|slot| !slot.may_be_stored()));
+        debug_assert!(self.slots.front().is_none_or(|head| !head.may_be_stored()));
         self.epoch = ProducerEpoch(self.epoch.get().saturating_add(1));
         self.next_sequence = Sequence::ZERO;
         for slot in self.slots.range_mut(..self.numbered) {
-            slot.origin = None;
+            (slot.origin, slot.request, slot.open_try) = (None, None, false);
         }
+        // Their answers say nothing about the batches any more.
+        self.outstanding.iter_mut().for_each(|(_, id)| *id = NOBODY);
         self.numbered = 0;
         self.cursor = 0;
     }
@@ -376,7 +388,9 @@ impl<L> Pipeline<L> {
         if self.next_deadline().is_none_or(|deadline| deadline > now) {
             return;
         }
-        if self.numbered > 0 && self.slots.range(..self.numbered).all(|slot| !slot.may_be_stored()) {
+        let in_flight = |slot: &Slot<L>| self.outstanding.iter().any(|&(_, id)| id == slot.id);
+        let head_is_free = |slot: &Slot<L>| !slot.may_be_stored() && !in_flight(slot);
+        if self.numbered > 0 && self.slots.front().is_some_and(head_is_free) {
             self.next_epoch();
         }
         while self.told < self.numbered && self.slots[self.told].deadline <= now {
@@ -404,7 +418,7 @@ impl<L> Pipeline<L> {
 
     /// Gives up all batches, in order, and says what is known of each.
     pub(crate) fn drain(&mut self) -> Vec<(L, Outcome)> {
-        self.outstanding.clear();
+        self.on_disconnected();
         (self.numbered, self.cursor, self.told) = (0, 0, 0);
         let outcome = |slot: &Slot<L>| match slot.may_be_stored() {
             true => Outcome::Unknown,

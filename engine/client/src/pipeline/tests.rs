@@ -419,7 +419,9 @@ fn play(acts: &[Act], remembers: usize) -> World {
 
 /// Few cases for every day; `PROPTEST_CASES=20000` for a long run.
 fn config() -> ProptestConfig {
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    let cases = std::env::var("PROPTEST_CASES")
+        .ok()
+        .and_then(|cases| cases.parse().ok());
     ProptestConfig {
         cases: cases.unwrap_or(300),
         failure_persistence: None,

@@ -218,7 +218,8 @@ impl Intake {
     /// Asks for the open batch to go now; all batches that are not settled.
     pub(crate) fn flush(&mut self) -> Vec<PendingBatch> {
         self.flush = true;
-        self.live.iter().cloned().map(PendingBatch::new).collect()
+        let open = self.live.iter().filter(|fate| !fate.is_settled());
+        open.cloned().map(PendingBatch::new).collect()
     }
 
     /// Forgets settled batches.
