@@ -108,8 +108,10 @@ fn quota_limits(shard: &Shard) -> QuotaLimits {
 
 /// Folds checkpoint and replayed batches into a sequencer.
 fn recover(name: &str, facts: &backends::LogFacts, collected: Collected, term: Term) -> Result<Sequencer, OpenError> {
+    // What was truncated and still lies in a file is replayed too: its retries must not be stored anew.
+    let oldest = collected.batches.first().map(|batch| batch.base_offset);
     let known = LogFacts {
-        first_kept: facts.first_offset,
+        first_kept: oldest.map_or(facts.first_offset, |oldest| oldest.min(facts.first_offset)),
         next_offset: facts.next_offset,
         last_timetick: facts.last_timetick,
         last_term: facts.last_term,

@@ -1,6 +1,9 @@
 //! A real `lognode serve` process for tests: started on free ports, killed or stopped at will, ended with the test.
 #![allow(dead_code)] // each test file uses its own part
 
+pub mod book;
+pub mod raw;
+
 use std::{
     fs,
     path::{Path, PathBuf},
