@@ -220,15 +220,19 @@ impl Pchannel {
 
     /// Seals the block being filled, if there is one and one more may be in flight.
     pub fn seal(self: &Rc<Self>) -> Option<Sealed> {
-        let state = &mut *self.state.borrow_mut();
-        let block = state.filling.as_ref().filter(|block| !block.is_empty())?;
-        if !state.committer.may_seal() || self.closed.borrow().is_some() {
-            return None;
-        }
-        let (used, capacity) = (block.used(), block.capacity());
+        let (used, capacity) = {
+            let state = self.state.borrow();
+            let block = state.filling.as_ref().filter(|block| !block.is_empty())?;
+            if !state.committer.may_seal() || self.closed.borrow().is_some() {
+                return None;
+            }
+            (block.used(), block.capacity())
+        };
+        // Without a borrow of the state: making room may push out old blocks of this very pchannel.
         if !self.memory.take_kept(capacity, self) {
             return None;
         }
+        let state = &mut *self.state.borrow_mut();
         let block = state.filling.take()?;
         // Blocks follow the load: one filled to the brim asks for twice the size, a nearly empty one for half.
         if used * 8 > capacity * 7 {
