@@ -92,3 +92,22 @@ pub use self::{
     producer::{Batch, Producer},
     reader::Reader,
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_can_move_between_threads() {
+        fn moves<T: Send>() {}
+        fn shares<T: Sync>() {}
+        moves::<Producer>();
+        shares::<Producer>();
+        moves::<Batch>();
+        moves::<Pending>();
+        moves::<PendingBatch>();
+        moves::<Reader>();
+        moves::<Admin>();
+        shares::<Error>();
+    }
+}

@@ -47,7 +47,8 @@ async fn requests_are_answered() {
 #[tokio::test]
 async fn every_other_answer_is_an_error_in_time() {
     type Script = fn(usize, Conn);
-    let cases: &[(&str, Script, fn(&Error) -> bool)] = &[
+    type Case = (&'static str, Script, fn(&Error) -> bool);
+    let cases: &[Case] = &[
         (
             "silence",
             |_, mut conn| {

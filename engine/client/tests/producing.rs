@@ -97,6 +97,29 @@ async fn a_lone_message_goes_when_its_linger_is_over_and_a_flush_does_not_wait_f
 }
 
 #[tokio::test]
+async fn a_batch_that_lingers_does_not_keep_the_room_from_those_who_wait() {
+    let store = Store::default();
+    let peer = Peer::new(move |_, mut conn| {
+        conn.welcome();
+        conn.serve(&store);
+    });
+    let config = quick().linger(Duration::from_secs(3600)).in_flight(4, 50_000);
+    let producer = Producer::connect_with(peer.client(), "orders", config).await.unwrap();
+    let mut pending = Vec::new();
+    for _ in 0..40 {
+        let taken = within(Duration::from_millis(400), producer.enqueue(message(vec![0; 20_000])));
+        pending.push(taken.await.unwrap());
+    }
+    // More than all the room takes all of it.
+    let large = within(BOUND, producer.enqueue(message(vec![0; 90_000]))).await.unwrap();
+    pending.push(large);
+    within(BOUND, producer.close()).await.unwrap();
+    for (number, pending) in (0..).zip(pending) {
+        assert_eq!(within(BOUND, pending).await.unwrap().offset, Offset(number));
+    }
+}
+
+#[tokio::test]
 async fn unanswered_batches_are_sent_again_unchanged_and_stored_once() {
     let store = Store::default();
     let shared = store.clone();
@@ -563,8 +586,10 @@ async fn a_peer_that_breaks_the_protocol_ends_as_an_error_in_time() {
     }
 }
 
+type BrokenHello = (&'static str, Script, fn(&Error) -> bool);
+
 /// Peers that break the protocol in answer to the hello; each must end as an error of `connect`, in time.
-const BROKEN_HELLO: &[(&str, Script, fn(&Error) -> bool)] = &[
+const BROKEN_HELLO: &[BrokenHello] = &[
     (
         "never answers",
         |_, conn| conn.hang(),

@@ -215,9 +215,14 @@ impl Intake {
         self.open.is_none() && self.closed.is_empty()
     }
 
+    /// Asks for the open batch to go now.
+    pub(crate) fn hurry(&mut self) {
+        self.flush = true;
+    }
+
     /// Asks for the open batch to go now; all batches that are not settled.
     pub(crate) fn flush(&mut self) -> Vec<PendingBatch> {
-        self.flush = true;
+        self.hurry();
         let open = self.live.iter().filter(|fate| !fate.is_settled());
         open.cloned().map(PendingBatch::new).collect()
     }

@@ -275,6 +275,13 @@ impl Producer {
     async fn take_room(&self, bytes: usize, deadline: Instant) -> Result<usize> {
         let charged = bytes.min(self.shared.room_total);
         let permits = u32::try_from(charged).unwrap_or(u32::MAX);
+        if let Ok(permit) = self.shared.room.try_acquire_many(permits) {
+            permit.forget();
+            return Ok(charged);
+        }
+        // What lingers may be what holds the room.
+        self.shared.intake().hurry();
+        self.shared.wake.notify_one();
         match timeout_at(deadline.into(), self.shared.room.acquire_many(permits)).await {
             Ok(Ok(permit)) => {
                 permit.forget();

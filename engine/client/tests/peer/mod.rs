@@ -175,7 +175,7 @@ pub struct Stored {
 }
 
 impl Stored {
-    pub fn take(&mut self, record: &[u8]) -> Result<Ack, Refusal> {
+    pub fn take(&mut self, record: &[u8]) -> Result<Ack, Box<Refusal>> {
         let view = verify(record, Door::Producer, &Limits::WIDEST).expect("the client sends valid records");
         let meta = view.meta();
         let origin = Origin {
@@ -202,7 +202,7 @@ impl Stored {
         if origin.first_sequence != expected {
             let mut refusal = Refusal::new(RefusalCode::SequenceGap, "a batch is missing");
             refusal.expected_sequence = expected;
-            return Err(refusal);
+            return Err(Box::new(refusal));
         }
         let offset = self.next_offset;
         self.next_offset += u64::from(view.count());
