@@ -1,5 +1,8 @@
 //! Invariants 1 to 3 under kill -9 of the real process in the middle of appends, at a hundred seeded points.
 //!
+//! Seen to fail with: acks sent before the block is durable; a recovery that cuts the last block; no dedupe table after a
+//! restart; timeticks that start from the wall clock; a scan that begins one message late behind the tail.
+//!
 //! `SEED=n cargo test -p lognode --test kill` replays one seed, `SEEDS=n` runs more of them.
 
 mod support;
@@ -91,9 +94,15 @@ fn one_seed(seed: u64) {
             let at = random.random_range(0..2usize);
             drop_read_messages(&world, at);
         }
+        if random.random_bool(0.15) {
+            // Killed on its way down in order.
+            server.signal("TERM");
+            thread::sleep(Duration::from_micros(random.random_range(0..20_000)));
+        }
         server.kill();
-        if random.random_bool(0.3) {
-            thread::sleep(Duration::from_millis(random.random_range(0..100)));
+        while random.random_bool(0.25) {
+            let after = Duration::from_micros(random.random_range(0..60_000));
+            Server::start_and_kill(&data, &options, after);
         }
         server = Server::start_with(&data, &options);
     }
@@ -152,7 +161,8 @@ async fn produce(world: Arc<World>, at: usize, forgetful: bool, mut random: Smal
         .batch_bytes(64 << 10)
         .in_flight(8, 1 << 20)
         .stall_timeout(Duration::from_secs(2))
-        .deadline(Duration::from_secs(20));
+        // A forgetful one also stops waiting while the server is down: its outcomes stay unknown.
+        .deadline(if forgetful { Duration::from_millis(40) } else { Duration::from_secs(20) });
     while !world.done.load(Relaxed) {
         let Ok(producer) = Producer::connect_with(client.clone(), PCHANNELS[at], config.clone()).await else {
             tokio::time::sleep(Duration::from_millis(5)).await;

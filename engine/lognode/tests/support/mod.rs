@@ -134,6 +134,20 @@ impl Server {
         }
     }
 
+    /// Starts and kills soon after, most likely in the middle of its recovery.
+    pub fn start_and_kill(data_dir: &Path, options: &Options, after: Duration) {
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(data_dir.with_extension("log"))
+            .unwrap();
+        let mut command = Self::command(data_dir, options);
+        let mut child = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        thread::sleep(after);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -261,6 +261,8 @@ pub struct RawReader {
     pub watch: Watch,
     pub grant: bool,
     pub delivered_bytes: u64,
+    /// The last tick of this connection: a later one may begin below what an earlier one was told, but never go back.
+    last_tick: Timetick,
 }
 
 /// What a reader knows; it outlives connections.
@@ -307,6 +309,7 @@ impl RawReader {
             watch,
             grant: true,
             delivered_bytes: 0,
+            last_tick: Timetick::ZERO,
         })
     }
 
@@ -337,12 +340,8 @@ impl RawReader {
             FrameKind::Tick => {
                 let tick = Tick::read(&body).unwrap();
                 let watch = &mut self.watch;
-                assert!(
-                    tick.timetick >= watch.ticked,
-                    "tick {} after tick {}",
-                    tick.timetick,
-                    watch.ticked
-                );
+                let last = std::mem::replace(&mut self.last_tick, tick.timetick);
+                assert!(tick.timetick >= last, "tick {} after tick {last}", tick.timetick);
                 assert!(
                     tick.next_offset.get() >= watch.next,
                     "a tick went back to offset {}, {} was reached: {watch:?}",
@@ -356,7 +355,7 @@ impl RawReader {
                         "a tick jumped over messages: {watch:?}"
                     );
                 }
-                (watch.ticked, watch.next) = (tick.timetick, tick.next_offset.get());
+                (watch.ticked, watch.next) = (watch.ticked.max(tick.timetick), tick.next_offset.get());
                 Ok(Heard::Tick(tick))
             }
             FrameKind::Refusal => Err(Silence::Refused(Box::new(Refusal::read(&body).unwrap()))),
