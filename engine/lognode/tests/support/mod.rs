@@ -45,11 +45,17 @@ impl Drop for Scratch {
 pub struct Options {
     pub env: Vec<(String, String)>,
     pub listen: Option<String>,
+    pub args: Vec<String>,
 }
 
 impl Options {
     pub fn env(mut self, key: &str, value: impl ToString) -> Self {
         self.env.push((key.to_owned(), value.to_string()));
+        self
+    }
+
+    pub fn arg(mut self, arg: &str) -> Self {
+        self.args.push(arg.to_owned());
         self
     }
 
@@ -89,6 +95,7 @@ impl Server {
                 "--http-listen",
                 "127.0.0.1:0",
             ])
+            .args(&options.args)
             .envs(options.env.iter().map(|(k, v)| (k, v)));
         command
     }
@@ -146,6 +153,23 @@ impl Server {
         thread::sleep(after);
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    /// A start that must fail: its exit code and what it said.
+    pub fn fails(data_dir: &Path, options: &Options) -> (i32, String) {
+        let mut command = Self::command(data_dir, options);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while child.try_wait().unwrap().is_none() {
+            if Instant::now() > deadline {
+                child.kill().unwrap();
+                panic!("the server neither fails nor ends: {:?}", child.wait_with_output());
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code().unwrap_or(-1), said)
     }
 
     pub fn pid(&self) -> u32 {
@@ -211,12 +235,20 @@ impl Server {
     }
 
     /// The sum of a metric over its labels.
-    pub fn metric(&self, name: &str) -> u64 {
+    pub fn gauge(&self, name: &str) -> i64 {
         let (_, page) = self.get("/metrics");
-        let lines = page.lines().filter(|l| l.starts_with(name) && !l.starts_with('#'));
+        let lines = page.lines().filter(|l| {
+            let rest = l.strip_prefix(name);
+            rest.is_some_and(|rest| rest.starts_with(['{', ' ', '_']))
+        });
         lines
             .filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok())
-            .sum::<f64>() as u64
+            .sum::<f64>() as i64
+    }
+
+    /// The same for what only counts up.
+    pub fn metric(&self, name: &str) -> u64 {
+        self.gauge(name).unsigned_abs()
     }
 }
 
