@@ -164,6 +164,19 @@ impl LocalWal {
         Ok((Self { inner: Rc::new(inner) }, opened))
     }
 
+    /// Waits until nothing of this opening can reach the disk any more: no footer, no next file. For a log that failed, whose
+    /// appends have all ended, and that is about to be opened again.
+    pub async fn quiet(&self) {
+        self.inner.prepared.settle().await;
+        loop {
+            let seen = self.inner.progress.epoch();
+            if self.inner.sealing.get() == 0 {
+                return;
+            }
+            self.inner.progress.changed(seen).await;
+        }
+    }
+
     /// The segments, oldest first.
     pub fn segments(&self) -> Vec<SegmentSummary> {
         let behind = self.inner.checkpoint.borrow().scan_segment;

@@ -332,6 +332,7 @@ impl Pchannel {
                 self.ended.changed(seen).await;
             }
         }
+        self.log.quiet().await;
     }
 
     /// Drops the oldest block of the tail if it is durable.
