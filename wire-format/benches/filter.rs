@@ -1,4 +1,5 @@
 //! What a reader's filter costs: for each header that is scanned, and for a batch that is skipped without scanning.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::hint::black_box;
 

@@ -1,4 +1,5 @@
 //! `src/generated` is what `flatc` makes of `schemas`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::{path::Path, process::Command};
 

@@ -2,6 +2,7 @@
 //!
 //! Seeded, so that a failure can be run again: it names the case, and `LOGNODE_FUZZ_CASE=N` runs that one alone.
 //! `LOGNODE_FUZZ_SECONDS=N` (or `FUZZ_SECONDS`) goes on with ever new cases for that long.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 #[path = "hostile/check.rs"]
 mod check;

@@ -1,4 +1,5 @@
 //! The typed values of the protocol come back as they were, and a hostile body costs no more than its own size.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use wire_format::{
     Bytes, FormatError, MessageType, Offset, Term, Timetick,

@@ -1,4 +1,5 @@
 //! Sizes are exact, so a record may be just as large as the limit and never larger.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod model;
 

@@ -79,8 +79,11 @@ struct Dictionary {
 
 impl Dictionary {
     fn find(&self, name: &str) -> Option<u16> {
+        /// Comparing this many is quicker than a hash.
+        const FEW: usize = 8;
         match self.names.get(usize::from(self.last)) {
             Some(last) if last == name => Some(self.last),
+            _ if self.names.len() <= FEW => self.names.iter().position(|known| known == name).map(|i| i as u16),
             _ => self.by_name.get(name).copied(),
         }
     }

@@ -92,7 +92,8 @@ impl Filter {
     fn wants_vchannel(&self, name: &[u8]) -> bool {
         match self.vchannels.as_slice() {
             [] => true,
-            [one] => one.as_bytes() == name,
+            // Names of one family have one length and differ at the end: look there before a call compares all of it.
+            [one] => one.as_bytes().last() == name.last() && one.as_bytes() == name,
             many => many.binary_search_by(|probe| probe.as_bytes().cmp(name)).is_ok(),
         }
     }
@@ -108,10 +109,13 @@ impl Filter {
             return Matched::Nothing;
         }
         let Selection { indices, wanted } = selection;
-        let vchannels_all = self.mark_wanted(batch, wanted);
-        if !wanted.contains(&true) {
-            return Matched::Nothing;
-        }
+        let vchannels_all = self.vchannels.is_empty() || {
+            let marked = self.mark_wanted(batch, wanted);
+            if marked == 0 {
+                return Matched::Nothing;
+            }
+            marked == batch.vchannel_count()
+        };
         // Whether every type present is wanted can be told from the bitmap, but for the shared last bit.
         let types_all = self.message_types.is_empty()
             || (batch.type_bitmap() & !self.type_bitmap == 0 && batch.type_bitmap() >> 63 == 0);
@@ -121,7 +125,7 @@ impl Filter {
         }
         indices.clear();
         for (index, header) in (0u32..).zip(batch.headers()) {
-            let hit = wanted[usize::from(header.vchannel())]
+            let hit = (vchannels_all || wanted[usize::from(header.vchannel())])
                 && (types_all || self.wants_type(header.message_type()))
                 && (range_all || (self.min_timetick..=self.max_timetick).contains(&header.timetick()));
             if hit {
@@ -135,14 +139,15 @@ impl Filter {
         }
     }
 
-    /// Marks the dictionary entries that are wanted and says whether all are.
-    fn mark_wanted(&self, batch: &BatchView<'_>, wanted: &mut Vec<bool>) -> bool {
+    /// Marks the dictionary entries that are wanted and counts them.
+    fn mark_wanted(&self, batch: &BatchView<'_>, wanted: &mut Vec<bool>) -> u32 {
+        let mut marked = 0;
         wanted.clear();
-        if self.vchannels.is_empty() {
-            wanted.resize(batch.vchannel_count() as usize, true);
-            return true;
-        }
-        wanted.extend((0..batch.vchannel_count()).map(|index| self.wants_vchannel(batch.vchannel_bytes(index))));
-        !wanted.contains(&false)
+        wanted.extend((0..batch.vchannel_count()).map(|index| {
+            let hit = self.wants_vchannel(batch.vchannel_bytes(index));
+            marked += u32::from(hit);
+            hit
+        }));
+        marked
     }
 }

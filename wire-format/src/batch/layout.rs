@@ -75,7 +75,7 @@ impl Prefix {
                 limit: limits.batch_bytes.into(),
             });
         }
-        if u16_at(head, 6) != 0 || u32_at(head, 20) != 0 || prefix.index_len % 8 != 0 {
+        if u16_at(head, 6) != 0 || u32_at(head, 20) != 0 || !prefix.index_len.is_multiple_of(8) {
             return Err(FormatError::Table {
                 part: "record prefix",
                 detail: "reserved bytes are set, or the table's length is no multiple of 8".to_owned(),

@@ -155,9 +155,9 @@ impl<'a> BatchView<'a> {
     #[inline]
     pub(crate) fn vchannel_bytes(&self, index: u32) -> &'a [u8] {
         let entry = self.layout.vchannels_at as usize + 4 * index as usize;
-        let at = entry + u32_at(self.record, entry) as usize;
-        let len = u32_at(self.record, at) as usize;
-        &self.record[at + 4..at + 4 + len]
+        let text = &self.record[entry + u32_at(self.record, entry) as usize..];
+        let len = u32_at(text, 0) as usize;
+        &text[4..4 + len]
     }
 
     /// Name number `index` of its dictionary.

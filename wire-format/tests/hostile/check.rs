@@ -120,10 +120,10 @@ fn filters(all: &[Stored]) -> Vec<Filter> {
 
 /// Panics if the body of a frame makes more of itself than its size allows, or changes when it is written again.
 pub fn check_body(bytes: &[u8]) {
-    if let Some(head) = bytes.first_chunk::<FRAME_HEADER_BYTES>() {
-        if let Ok(header) = FrameHeader::read(head, &LIMITS) {
-            assert_eq!(header.to_bytes(), *head);
-        }
+    if let Some(head) = bytes.first_chunk::<FRAME_HEADER_BYTES>()
+        && let Ok(header) = FrameHeader::read(head, &LIMITS)
+    {
+        assert_eq!(header.to_bytes(), *head);
     }
     _ = (Ack::read(bytes), Tick::read(bytes), read_credit(bytes));
     if let Ok(value) = Hello::read(bytes) {
