@@ -476,10 +476,8 @@ fn calls_outlive_the_runtime_of_their_producer_only_as_errors() {
         builder.enable_all().build().unwrap()
     };
     let short = runtime(0);
-    let pending = short.block_on(async {
-        let producer = Producer::connect(peer.client(), "orders").await.unwrap();
-        producer.enqueue(message("a")).await.unwrap()
-    });
+    let producer = short.block_on(Producer::connect(peer.client(), "orders")).unwrap();
+    let pending = short.block_on(producer.enqueue(message("a"))).unwrap();
     drop(short);
     let error = runtime(0).block_on(within(BOUND, pending)).unwrap_err();
     assert!(matches!(error, Error::ProducerEnded { .. }), "{error}");

@@ -535,3 +535,44 @@ fn a_batch_that_was_only_ever_rate_limited_is_known_not_to_be_stored() {
     assert_eq!(world.told[&1], Told::Acked);
     assert_eq!(world.server.log, [1]);
 }
+
+#[test]
+fn a_try_that_was_given_up_may_still_be_stored_by_a_late_copy() {
+    let mut world = World::new(1);
+    world.connect();
+    (0..3).for_each(|_| world.admit(1, LONG));
+    world.server.mood = Some((RefusalCode::RateLimited, false));
+    while world.send() {}
+    assert!(world.serve() && world.hear());
+    // The copies of batches 1 and 2 are still on their way when the connection breaks; both are taken once 0 is stored.
+    world.disconnect();
+    world.pass(Duration::from_millis(5));
+    world.connect();
+    assert!(world.send() && world.serve());
+    world.serve_late();
+    world.serve_late();
+    assert_eq!(world.server.log, [0, 1, 2]);
+    world.calm();
+    world.check();
+    // By then the server remembers only the last one: of batch 1 nobody can tell.
+    assert_eq!(world.told[&1], Told::Failed(Outcome::Unknown));
+    assert_eq!(world.told[&2], Told::Acked);
+}
+
+#[test]
+fn a_retry_refused_for_now_says_nothing_of_its_earlier_try() {
+    let mut world = World::new(64);
+    world.connect();
+    world.admit(1, Duration::from_millis(10));
+    assert!(world.send());
+    world.disconnect();
+    world.connect();
+    world.server.mood = Some((RefusalCode::RateLimited, false));
+    assert!(world.send() && world.serve() && world.hear());
+    world.serve_late();
+    world.pass(Duration::from_millis(20));
+    assert_eq!(world.told[&0], Told::Failed(Outcome::Unknown));
+    world.calm();
+    world.check();
+    assert_eq!(world.server.log, [0]);
+}
