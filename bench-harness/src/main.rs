@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use bench_harness::raw;
+use bench_harness::{error::BenchError, raw, scenario};
 use clap::{Parser, Subcommand};
 
 #[global_allocator]
@@ -11,6 +11,14 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Measures the log service against the limits of this machine.
 #[derive(Debug, Parser)]
 #[command(name = "lognode-bench", version)]
+#[command(
+    after_help = "A scenario starts the real server in a folder of its own, pinned to the last CPU; the load comes from one \
+thread on the first. The server takes its settings from LOGNODE_SECTION__KEY variables, as always. Examples:
+  lognode-bench append
+  lognode-bench append --size 256 --batch 1000
+  lognode-bench append --size 256 --batch 1 --connections 64
+  lognode-bench idle --readers 64 --json"
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -20,11 +28,26 @@ struct Arguments {
 enum Command {
     /// What this machine can do without the log service: disk, loopback, bare echo.
     Raw(raw::command::RawArgs),
+    /// As much as goes in: batches in a closed loop, every ack after a sync.
+    Append(scenario::append::AppendArgs),
+    /// Time until an ack at a fixed rate, measured from the moment at which a batch should have left.
+    Latency(scenario::latency::LatencyArgs),
+    /// One writer at half of its peak and readers that each filter their part: time from ack to delivery.
+    Tail(scenario::tail::TailArgs),
+    /// A log that lies on the disk only, read from its beginning.
+    Catchup(scenario::catchup::CatchupArgs),
+    /// Many pchannels and vchannels and nothing to do: bytes written, CPU.
+    Idle(scenario::idle::IdleArgs),
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
-        Command::Raw(args) => raw::command::execute(&args),
+        Command::Raw(args) => raw::command::execute(&args).map_err(BenchError::from),
+        Command::Append(args) => scenario::append::execute(&args),
+        Command::Latency(args) => scenario::latency::execute(&args),
+        Command::Tail(args) => scenario::tail::execute(&args),
+        Command::Catchup(args) => scenario::catchup::execute(&args),
+        Command::Idle(args) => scenario::idle::execute(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -22,6 +22,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 pub use cores::Cores;
+pub(crate) use cores::pin_to;
 pub use disk::{DiskLimits, DiskPlan, WriteThroughput};
 pub use echo::{EchoLimit, EchoPlan};
 pub use error::RawError;
