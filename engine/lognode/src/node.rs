@@ -86,7 +86,13 @@ pub struct Node {
 
 impl Node {
     /// Starts everything; when it returns, all existing pchannels are open and the port is served.
-    pub fn start(config: Config, rebuild_metadata: bool) -> Result<Self, StartError> {
+    pub fn start(mut config: Config, rebuild_metadata: bool) -> Result<Self, StartError> {
+        // glommio opens a folder relative to no folder at all, so a relative path would fail there.
+        config.data_dir = std::path::absolute(&config.data_dir).map_err(|cause| StartError::Io {
+            action: "find data folder",
+            what: config.data_dir.display().to_string(),
+            cause,
+        })?;
         let config = Arc::new(config);
         let lock = take_folder(&config.data_dir)?;
         let existing = existing_pchannels(&config.pchannels_dir())?;

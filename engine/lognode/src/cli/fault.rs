@@ -21,11 +21,6 @@ impl Fault {
         Self::Failed(text.to_string())
     }
 
-    /// The command line is wrong.
-    pub fn usage(text: impl fmt::Display) -> Self {
-        Self::Usage(text.to_string())
-    }
-
     /// A write to standard output failed.
     pub fn output(error: &io::Error) -> Self {
         match error.kind() {
@@ -57,7 +52,9 @@ impl From<Error> for Fault {
     fn from(error: Error) -> Self {
         match &error {
             Error::Connect { .. } => Self::Failed(format!("{error} (--server or LOGNODE_SERVER)")),
-            Error::Truncated { first, .. } => Self::Failed(format!("{error} (--from offset:{first} or --from earliest)")),
+            Error::Truncated { first, .. } => {
+                Self::Failed(format!("{error} (--from offset:{first} or --from earliest)"))
+            }
             Error::BeyondEnd { next, .. } => Self::Failed(format!("{error} (--from offset:{next} or --from latest)")),
             Error::InvalidMessage(_) | Error::InvalidConfig { .. } => Self::Usage(error.to_string()),
             _ => Self::Failed(error.to_string()),

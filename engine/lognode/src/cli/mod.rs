@@ -1,7 +1,22 @@
 //! The commands of `lognode`. Exit codes: 0 done, 1 it failed, 2 the command line or the configuration is wrong.
 
+mod channels;
 mod check_config;
+mod consume;
+mod fault;
+mod jsonl;
+mod parquet_in;
+mod parquet_out;
+mod produce;
+mod progress;
 mod serve;
+mod server;
+mod sink;
+mod source;
+mod start_position;
+mod table;
+mod truncate;
+mod vector_message;
 
 use std::process::ExitCode;
 
@@ -25,6 +40,14 @@ struct Cli {
 enum Command {
     /// Run a node.
     Serve(serve::ServeArgs),
+    /// Write vectors or other messages into a log.
+    Produce(produce::ProduceArgs),
+    /// Read a log from any position, through a filter.
+    Consume(consume::ConsumeArgs),
+    /// List the logs of a node and where they stand.
+    Channels(channels::ChannelsArgs),
+    /// Let old messages of a log go.
+    Truncate(truncate::TruncateArgs),
     /// Check a configuration and print it with all defaults.
     CheckConfig(check_config::CheckConfigArgs),
     /// Tell whether this machine suits, and what to change if not.
@@ -35,6 +58,10 @@ enum Command {
 pub fn run() -> ExitCode {
     match Cli::parse().command {
         Command::Serve(args) => serve::execute(args),
+        Command::Produce(args) => produce::execute(&args),
+        Command::Consume(args) => consume::execute(&args),
+        Command::Channels(args) => channels::execute(&args),
+        Command::Truncate(args) => truncate::execute(&args),
         Command::CheckConfig(args) => check_config::execute(&args),
         Command::Probe(args) => crate::probe::command::execute(&args),
     }

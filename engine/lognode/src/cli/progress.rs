@@ -57,10 +57,9 @@ impl Progress {
 
     /// A bar that is never seen: what it would count goes to the same terminal.
     pub fn none() -> Self {
-        Self {
-            wanted: false,
-            ..Self::new(Unit::Bytes, None)
-        }
+        let mut none = Self::new(Unit::Bytes, None);
+        none.wanted = false;
+        none
     }
 
     /// So far.

@@ -33,7 +33,11 @@ pub fn run<T>(command: impl Future<Output = Result<T, Fault>>) -> Result<T, Faul
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|e| Fault::Failed(format!("no runtime: {e}; is the limit of open files too low? (ulimit -n)")))?;
+        .map_err(|e| {
+            Fault::Failed(format!(
+                "no runtime: {e}; is the limit of open files too low? (ulimit -n)"
+            ))
+        })?;
     runtime.block_on(command)
 }
 

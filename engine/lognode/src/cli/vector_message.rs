@@ -87,6 +87,10 @@ pub fn read<'a>(properties: Properties<'a>, body: &'a [u8]) -> Option<VectorMess
     } else {
         return None;
     };
-    let id = if is_text { Id::Text(id) } else { Id::Whole(id.parse().ok()?) };
+    let id = if is_text {
+        Id::Text(id)
+    } else {
+        Id::Whole(id.parse().ok()?)
+    };
     Some(VectorMessage { id, elements })
 }
