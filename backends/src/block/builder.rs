@@ -8,7 +8,7 @@ use wire_format::{
     batch::{BatchView, Layout, Stamp, stamp},
 };
 
-use super::format::{ALIGNMENT, BLOCK_HEADER_BYTES, BlockHeader, RecordEntry, align_up, record_room};
+use super::format::{ALIGNMENT, BLOCK_HEADER_BYTES, BlockHeader, RecordEntry, align_up, block_len, record_room};
 
 /// A block that takes records. Belongs to the shard of its pchannel; each record is copied into it once.
 pub struct BlockBuilder {
@@ -45,12 +45,13 @@ impl BlockBuilder {
 
     /// Whether a record of `len` bytes still fits.
     pub fn fits(&self, len: usize) -> bool {
-        self.used + record_room(len) <= self.buffer.len()
+        let body = self.used() + record_room(len);
+        block_len(body as u64, self.entries.len() as u64 + 1) <= self.buffer.len() as u64
     }
 
     /// The smallest capacity that holds one record of `len` bytes.
     pub fn capacity_for(len: usize) -> usize {
-        align_up((BLOCK_HEADER_BYTES + record_room(len)) as u64) as usize
+        block_len(record_room(len) as u64, 1) as usize
     }
 
     /// Offset and timetick of the first message in it.
@@ -81,7 +82,8 @@ impl BlockBuilder {
             used,
             entries,
         } = self;
-        let padded = align_up(used as u64) as usize;
+        let body_len = (used - BLOCK_HEADER_BYTES) as u64;
+        let padded = block_len(body_len, entries.len() as u64) as usize;
         buffer.as_bytes_mut()[used..padded].fill(0);
         let (buffer, next) = if padded * 2 <= buffer.len() && buffer.len() >= capacity {
             let mut small = allocate_dma_buffer(padded);
@@ -101,7 +103,7 @@ impl BlockBuilder {
         (
             Block {
                 buffer,
-                body_len: (used - BLOCK_HEADER_BYTES) as u32,
+                body_len: body_len as u32,
                 entries,
                 term,
             },
@@ -156,7 +158,8 @@ impl Block {
             body_len: self.body_len,
             record_count: self.entries.len() as u32,
         };
-        header.write(self.buffer.as_bytes_mut());
+        let positions = self.entries.iter().map(|entry| entry.at);
+        header.write(self.buffer.as_bytes_mut(), positions);
         Rc::new(PlacedBlock {
             buffer: Rc::new(self.buffer),
             header,

@@ -1,15 +1,18 @@
 //! The bytes of a block, without any I/O.
 //!
 //! ```text
-//!  0                      64                                        disk_len (a multiple of 4096)
-//!  +----------------------+----------+-----+----------+-----+------+
-//!  | header (crc of itself)| record 0 | pad8| record 1 | pad8| zeros|
-//!  +----------------------+----------+-----+----------+-----+------+
+//!  0                      64                                              disk_len (a multiple of 4096)
+//!  +----------------------+----------+-----+----------+-----+-------+-----+
+//!  | header (crc of itself)| record 0 | pad8| record 1 | pad8| zeros | tail |
+//!  +----------------------+----------+-----+----------+-----+-------+-----+
 //!  header: magic u32 | crc32c u32 of bytes 8..64 | tag u64 | segment index u64 | term u64 | first offset u64
 //!          | next offset u64 | committed offset u64 | body length u32 | record count u32
+//!  tail:   position u32 of each record | crc32c u32 of the positions | zero u32 | the header again, with another magic
 //! ```
-//! A block is believed only where its tag (pchannel and use of the file), segment, term and first offset are the ones due, so what a recycled file
-//! held before, or what a crashed term wrote beyond its last ack, can never come back. Records carry their own checksums.
+//! A block is believed only where its tag (pchannel and use of the file), segment, term and first offset are the ones due, so
+//! what a recycled file held before, or what a crashed term wrote beyond its last ack, can never come back. Records carry
+//! their own checksums. The tail is looked at only when something else of the block is broken: it tells which block this was
+//! and where its other records stand, so that nothing has to be searched for between bytes that producers sent.
 
 use thiserror::Error;
 use wire_format::{
@@ -22,8 +25,14 @@ use wire_format::{
 pub const ALIGNMENT: usize = 4096;
 /// Bytes in front of the first record.
 pub const BLOCK_HEADER_BYTES: usize = 64;
+/// Bytes behind the positions of the records.
+pub const BLOCK_TAIL_BYTES: usize = 8 + BLOCK_HEADER_BYTES;
+/// Bytes that each record takes in the tail.
+const POSITION_BYTES: usize = 4;
 /// "LNBK", little endian.
 const MAGIC: u32 = 0x4b42_4e4c;
+/// "LNBT", little endian.
+const TAIL_MAGIC: u32 = 0x5442_4e4c;
 
 /// The smallest multiple of [`ALIGNMENT`] that holds `bytes`.
 pub const fn align_up(bytes: u64) -> u64 {
@@ -33,6 +42,11 @@ pub const fn align_up(bytes: u64) -> u64 {
 /// Bytes that a record of `len` bytes takes in a block: records begin at multiples of 8.
 pub const fn record_room(len: usize) -> usize {
     len.div_ceil(8) * 8
+}
+
+/// Bytes on disk of a block with `records` records that take `body` bytes.
+pub const fn block_len(body: u64, records: u64) -> u64 {
+    align_up(BLOCK_HEADER_BYTES as u64 + body + records * POSITION_BYTES as u64 + BLOCK_TAIL_BYTES as u64)
 }
 
 /// What a block says of itself.
@@ -100,13 +114,29 @@ pub fn pchannel_hash(pchannel: &str) -> u64 {
 }
 
 impl BlockHeader {
-    /// Bytes on disk, padding included.
+    /// Bytes on disk, padding and tail included.
     pub fn disk_len(&self) -> u64 {
-        align_up(BLOCK_HEADER_BYTES as u64 + u64::from(self.body_len))
+        block_len(u64::from(self.body_len), u64::from(self.record_count))
     }
 
-    /// Writes the header into the first [`BLOCK_HEADER_BYTES`] of `out`.
-    pub fn write(&self, out: &mut [u8]) {
+    /// Writes header and tail into `block`, which has [`disk_len`](Self::disk_len) bytes, with the positions of the records.
+    pub fn write(&self, block: &mut [u8], positions: impl Iterator<Item = u32>) {
+        let tail_at = block.len() - BLOCK_TAIL_BYTES;
+        let positions_at = tail_at - POSITION_BYTES * self.record_count as usize;
+        for (place, position) in block[positions_at..tail_at]
+            .chunks_exact_mut(POSITION_BYTES)
+            .zip(positions)
+        {
+            place.copy_from_slice(&position.to_le_bytes());
+        }
+        let crc = crc32c(&block[positions_at..tail_at]);
+        block[tail_at..tail_at + 4].copy_from_slice(&crc.to_le_bytes());
+        block[tail_at + 4..tail_at + 8].fill(0);
+        self.write_part(&mut block[tail_at + 8..], TAIL_MAGIC);
+        self.write_part(block, MAGIC);
+    }
+
+    fn write_part(&self, out: &mut [u8], magic: u32) {
         let longs = [
             self.tag,
             self.segment_index,
@@ -115,7 +145,7 @@ impl BlockHeader {
             self.next_offset.get(),
             self.committed.get(),
         ];
-        out[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        out[..4].copy_from_slice(&magic.to_le_bytes());
         for (at, value) in (8..).step_by(8).zip(longs) {
             out[at..at + 8].copy_from_slice(&value.to_le_bytes());
         }
@@ -127,10 +157,35 @@ impl BlockHeader {
 
     /// Reads a header that matches its checksum, of whatever pchannel and offset.
     pub fn read(bytes: &[u8]) -> Result<Self, BlockFault> {
+        Self::read_part(bytes, MAGIC)
+    }
+
+    /// Reads the header's copy at the end of `bytes`, where a block may end.
+    pub fn read_tail(bytes: &[u8]) -> Result<Self, BlockFault> {
+        let at = bytes
+            .len()
+            .checked_sub(BLOCK_HEADER_BYTES)
+            .ok_or(BlockFault::NoHeader)?;
+        Self::read_part(&bytes[at..], TAIL_MAGIC)
+    }
+
+    /// The positions of the records in `block`, which is as long as the header says; `None` if they are damaged.
+    pub fn positions(&self, block: &[u8]) -> Option<Vec<u32>> {
+        let tail_at = (self.disk_len() as usize).checked_sub(BLOCK_TAIL_BYTES)?;
+        let at = tail_at.checked_sub(POSITION_BYTES * self.record_count as usize)?;
+        let (positions, crc) = (block.get(at..tail_at)?, block.get(tail_at..tail_at + 4)?);
+        if crc != crc32c(positions).to_le_bytes() {
+            return None;
+        }
+        let positions = positions.as_chunks::<POSITION_BYTES>().0.iter();
+        Some(positions.map(|bytes| u32::from_le_bytes(*bytes)).collect())
+    }
+
+    fn read_part(bytes: &[u8], magic: u32) -> Result<Self, BlockFault> {
         let head = bytes.first_chunk::<BLOCK_HEADER_BYTES>().ok_or(BlockFault::NoHeader)?;
         let short = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let long = |at: usize| u64::from(short(at)) | u64::from(short(at + 4)) << 32;
-        if short(0) != MAGIC || short(4) != crc32c(&head[8..]) {
+        if short(0) != magic || short(4) != crc32c(&head[8..]) {
             return Err(BlockFault::NoHeader);
         }
         Ok(Self {

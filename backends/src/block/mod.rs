@@ -5,6 +5,6 @@ mod format;
 
 pub use builder::{Block, BlockBuilder, PlacedBlock};
 pub use format::{
-    ALIGNMENT, BLOCK_HEADER_BYTES, BlockFault, BlockHeader, RecordEntry, align_up, pchannel_hash, read_records,
-    record_room,
+    ALIGNMENT, BLOCK_HEADER_BYTES, BLOCK_TAIL_BYTES, BlockFault, BlockHeader, RecordEntry, align_up, block_len,
+    pchannel_hash, read_records, record_room,
 };

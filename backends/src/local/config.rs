@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use wire_format::{Bytes, Limits};
 
-use crate::block::{ALIGNMENT, BLOCK_HEADER_BYTES, align_up};
+use crate::block::{ALIGNMENT, BlockBuilder};
 
 use super::segment::{SEGMENT_HEADER_BYTES, TRAILER_BYTES};
 
@@ -30,7 +30,7 @@ pub struct LocalConfig {
 impl LocalConfig {
     /// The smallest segment that holds a block with one record of `limits`.
     pub fn segment_min(limits: &Limits) -> Bytes {
-        Bytes(Self::overhead() + align_up(BLOCK_HEADER_BYTES as u64 + u64::from(limits.batch_bytes) + 8))
+        Bytes(Self::overhead() + BlockBuilder::capacity_for(limits.batch_bytes as usize) as u64)
     }
 
     /// Bytes of a segment that blocks can't use.

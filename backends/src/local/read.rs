@@ -11,13 +11,13 @@ use wire_format::{Offset, Term};
 
 use super::{
     LocalWal, files,
-    rubble::{Piece, Rubble, next_header},
-    scan::{Expect, Found, SalvageRule, look},
+    rubble::{Rubble, Wound},
+    scan::{Expect, Found, look},
     segment::file_name,
     segment_file::SegmentFile,
 };
 use crate::{
-    block::{ALIGNMENT, BlockHeader, RecordEntry, align_up},
+    block::{BlockHeader, RecordEntry, align_up},
     wal::{Chunk, Damage, WalError},
 };
 
@@ -51,9 +51,8 @@ struct Ahead {
 
 struct InRubble {
     rubble: Rubble,
-    limit: Offset,
-    /// Whole records not yet given, the first of them being number `given`.
-    piece: Option<(Piece, usize)>,
+    /// Whole records that were given already.
+    given: usize,
 }
 
 /// What stands at a place that is not whole.
@@ -111,7 +110,7 @@ impl LocalWal {
                 return Ok(None);
             }
             if cursor.rubble.is_some() {
-                match from_rubble(cursor).await? {
+                match from_rubble(cursor)? {
                     Some(chunk) => return Ok(Some(chunk)),
                     None => continue,
                 }
@@ -126,8 +125,10 @@ impl LocalWal {
                 cursor.next = cursor.next.max(extents.next_offset);
                 continue;
             }
-            if let Some(chunk) = self.read_at_place(cursor, place, extents.end, durable).await? {
-                return Ok(Some(chunk));
+            match self.read_at_place(cursor, place, extents.end, durable).await? {
+                Step::Chunk(chunk) => return Ok(Some(chunk)),
+                Step::Again => {}
+                Step::AtEnd => return Ok(None),
             }
         }
     }
@@ -173,14 +174,14 @@ impl LocalWal {
         }))
     }
 
-    /// Reads at a place and parses what is durable. `None` means: go on looking.
+    /// Reads at a place and parses what is durable.
     async fn read_at_place(
         &self,
         cursor: &mut LocalCursor,
         mut place: Place,
         end: u64,
         durable: Offset,
-    ) -> Result<Option<Chunk>, WalError> {
+    ) -> Result<Step, WalError> {
         let (bytes, ahead_durable) = self.bytes_at(cursor, &place, end).await?;
         let seen_durable = ahead_durable.unwrap_or(durable).min(durable);
         let (mut entries, mut at) = (Vec::new(), 0u64);
@@ -222,7 +223,7 @@ impl LocalWal {
             && let Some(fault) = fault
         {
             self.enter_rubble(cursor, place, end, fault).await?;
-            return Ok(None);
+            return Ok(Step::Again);
         }
         place.position += at;
         if at > 0 {
@@ -287,31 +288,17 @@ impl LocalWal {
         end: u64,
         fault: Fault,
     ) -> Result<(), WalError> {
-        let path = place.segment.path.clone();
-        let (to, limit) = match fault.own {
-            Some(own) => ((place.position + own.disk_len()).min(end), own.next_offset),
-            None => {
-                let range = (place.position + ALIGNMENT as u64, end);
-                let expect = self.expect(&place);
-                let next = next_header(&place.file, &path, expect, range, |_| true).await?;
-                next.map_or((end, place.segment.extents().next_offset), |(at, header)| {
-                    (at, header.first_offset)
-                })
-            }
+        let wound = Wound {
+            position: place.position,
+            end,
+            end_offset: place.segment.extents().next_offset,
+            own: fault.own,
+            detail: fault.detail,
         };
-        let rule = SalvageRule {
-            pchannel: self.inner.config.pchannel.clone(),
-            min_term: Term::ZERO,
-            due: place.due,
-            limit,
-        };
-        let range = (place.position, to);
-        let rubble = Rubble::new(place.file.clone(), path, range, rule, fault.detail);
-        cursor.rubble = Some(InRubble {
-            rubble,
-            limit,
-            piece: None,
-        });
+        let (path, pchannel) = (&place.segment.path, &self.inner.config.pchannel);
+        let rubble = Rubble::look(&place.file, path, pchannel, self.expect(&place), wound).await?;
+        let (to, limit) = (rubble.to, rubble.limit);
+        cursor.rubble = Some(InRubble { rubble, given: 0 });
         cursor.need = 0;
         cursor.ahead = None;
         cursor.place = Some(Place {
@@ -323,69 +310,71 @@ impl LocalWal {
     }
 }
 
+/// What a step came to.
+enum Step {
+    Chunk(Chunk),
+    /// Go on looking.
+    Again,
+    /// Nothing more is durable.
+    AtEnd,
+}
+
 /// Makes a chunk of the records that the cursor wants, and moves it behind them.
-fn give(cursor: &mut LocalCursor, bytes: ReadResult, mut entries: Vec<RecordEntry>, durable: Offset) -> Option<Chunk> {
-    let parsed = entries.len();
-    entries.retain(|entry| entry.next_offset > cursor.next && entry.next_offset <= durable);
-    let last = entries.last()?.next_offset;
-    if entries.len() < parsed && cursor.place.as_ref().is_some_and(|place| place.due > last) {
-        cursor.place = None; // a record of a block that is durable in part only: come back for the rest
+fn give(cursor: &mut LocalCursor, bytes: ReadResult, mut entries: Vec<RecordEntry>, durable: Offset) -> Step {
+    if entries.last().is_some_and(|last| last.next_offset > durable) {
+        // The caller's end lies in this block: come back for the rest.
+        cursor.place = None;
+        entries.retain(|entry| entry.next_offset <= durable);
     }
-    cursor.next = last;
-    Some(Chunk::Disk {
+    entries.retain(|entry| entry.next_offset > cursor.next);
+    let Some(last) = entries.last() else {
+        return if cursor.place.is_some() {
+            Step::Again
+        } else {
+            Step::AtEnd
+        };
+    };
+    cursor.next = last.next_offset;
+    Step::Chunk(Chunk::Disk {
         bytes,
         entries: Rc::new(entries),
     })
 }
 
-/// The next whole records of a damaged place, or an error for what is lost before them. `None` behind its end. The cursor
-/// stands in the damaged place until then, also if this is cancelled or fails.
-async fn from_rubble(cursor: &mut LocalCursor) -> Result<Option<Chunk>, WalError> {
-    while let Some(place) = &mut cursor.rubble {
-        if place.piece.is_none() {
-            place.piece = place.rubble.next().await?.map(|piece| (piece, 0));
-        }
+/// The next whole records of a damaged place, or an error for what is lost before them. `None` behind its end.
+fn from_rubble(cursor: &mut LocalCursor) -> Result<Option<Chunk>, WalError> {
+    while let Some(InRubble { rubble, given }) = &mut cursor.rubble {
         let next = cursor.next;
-        let Some((piece, given)) = &mut place.piece else {
-            let (limit, to) = (place.limit, place.rubble.to);
-            let damage = place.rubble.damage(next, limit, to);
+        let Some(entry) = rubble.entries.get(*given) else {
+            let damage = (next < rubble.limit).then(|| rubble.lost(next, None));
             cursor.rubble = None;
-            if next >= limit {
-                return Ok(None);
-            }
-            cursor.next = limit;
+            let Some(damage) = damage else { return Ok(None) };
+            cursor.next = damage.next_offset;
             return Err(WalError::Damaged(Box::new(damage)));
         };
-        let entries = &piece.entries[*given..];
-        let Some(entry) = entries.first() else {
-            place.piece = None;
-            continue;
-        };
         if entry.base_offset > next {
-            cursor.next = entry.base_offset;
-            let until = piece.from + u64::from(entry.at);
-            let damage = place.rubble.damage(next, entry.base_offset, until);
+            let damage = rubble.lost(next, Some(entry));
+            cursor.next = damage.next_offset;
             return Err(WalError::Damaged(Box::new(damage)));
         }
         // All that follow one another without a gap.
         let mut due = entry.base_offset;
-        let run = entries.iter().take_while(|entry| {
+        let run = rubble.entries[*given..].iter().take_while(|entry| {
             let follows = entry.base_offset == due;
             due = entry.next_offset;
             follows
         });
-        let run: Vec<RecordEntry> = run.copied().collect();
+        let mut run: Vec<RecordEntry> = run.copied().collect();
         *given += run.len();
         if let Some(last) = run.last() {
-            let end = piece.from + u64::from(last.at) + last.layout.record_len() as u64;
-            place.rubble.told_to(end);
+            rubble.told(last);
         }
-        let wanted: Vec<RecordEntry> = run.into_iter().filter(|entry| entry.next_offset > next).collect();
-        if let Some(last) = wanted.last() {
+        run.retain(|entry| entry.next_offset > next);
+        if let Some(last) = run.last() {
             cursor.next = last.next_offset;
             return Ok(Some(Chunk::Disk {
-                bytes: piece.bytes.clone(),
-                entries: Rc::new(wanted),
+                bytes: rubble.bytes.clone(),
+                entries: Rc::new(run),
             }));
         }
     }

@@ -2,7 +2,7 @@
 
 use wire_format::{
     FormatError, Limits, Offset, Term,
-    batch::{Door, MAGIC, Prefix, verify},
+    batch::{Door, Prefix, verify},
 };
 
 use crate::block::{ALIGNMENT, BLOCK_HEADER_BYTES, BlockFault, BlockHeader, RecordEntry, read_records, record_room};
@@ -69,13 +69,20 @@ fn staleness(header: &BlockHeader, expect: &Expect) -> Option<&'static str> {
     }
 }
 
-/// Headers of later blocks of the same segment in `bytes`, with their positions, in order of position.
+/// Blocks of the same segment that begin or end in `bytes`, with their positions from the first byte (a block that ends here
+/// may begin before), in order. Each is known by its header, its tail, or both.
 ///
 /// This is how rot is told from a torn tail: a tail that was never synced is followed by no block that calls it committed.
-pub fn later_headers(bytes: &[u8], expect: Expect) -> impl Iterator<Item = (u64, BlockHeader)> + '_ {
-    let pages = (0u64..).step_by(ALIGNMENT).zip(bytes.chunks(ALIGNMENT));
+pub fn blocks_in(bytes: &[u8], expect: Expect) -> impl Iterator<Item = (i64, BlockHeader)> + '_ {
+    let pages = (0i64..).step_by(ALIGNMENT).zip(bytes.chunks(ALIGNMENT));
     pages
-        .filter_map(|(at, page)| Some((at, BlockHeader::read(page).ok()?)))
+        .flat_map(|(at, page)| {
+            let begins = BlockHeader::read(page).ok().map(|header| (at, header));
+            let ends = BlockHeader::read_tail(page).ok().filter(|_| page.len() == ALIGNMENT);
+            let end = at + page.len() as i64;
+            let ends = ends.map(|header| (end - header.disk_len() as i64, header));
+            begins.into_iter().chain(ends)
+        })
         .filter(move |(_, header)| {
             staleness(header, &expect).is_none()
                 && header.first_offset >= expect.due
@@ -96,44 +103,66 @@ pub struct SalvageRule {
     pub limit: Offset,
 }
 
-/// Finds whole records in bytes of a damaged place, from `from` on. They are appended to `entries`, and `rule.due` moves
-/// behind them. Returns where to go on: with bytes from there on, longer than these, if a record may end behind these; the
-/// end otherwise.
+/// Finds the whole records in the bytes of a damaged block. `own` is its header, if that or the tail's copy is left. Returns
+/// them with how many bytes are needed to see more of them, if not all of the block is here.
 ///
-/// A record is believed only if all its checksums hold and its offsets lie in the gap. The bytes of a record whose payload
-/// is broken are skipped: nothing that a producer sent is ever taken for a record.
-pub fn salvage(bytes: &[u8], from: usize, rule: &mut SalvageRule, entries: &mut Vec<RecordEntry>) -> usize {
-    let mut at = from;
-    while let Some(start) = next_magic(bytes, at) {
-        let rest = &bytes[start..];
-        at = match verify(rest, Door::Storage, &Limits::WIDEST) {
-            Ok(view) => {
-                let (meta, room) = (view.meta(), record_room(view.bytes().len()));
-                let wanted = view.pchannel() == rule.pchannel
-                    && meta.term >= rule.min_term
-                    && meta.base_offset >= rule.due
-                    && meta.next_offset() <= rule.limit
-                    && meta.span > 0;
-                if wanted {
-                    entries.push(RecordEntry::new(start as u32, view.layout(), &meta));
-                    rule.due = meta.next_offset();
-                }
-                start + room
-            }
-            Err(FormatError::Short { .. }) => return start,
-            // Here the meta checksum held, so the length is right.
-            Err(FormatError::PayloadChecksum { .. }) => {
-                start + Prefix::read(rest, &Limits::WIDEST).map_or(8, |prefix| record_room(prefix.record_len()))
-            }
-            Err(_) => start + 8,
-        };
+/// Where a record stands is known from the block's tail, or from the length of the one before if that one's meta checksum
+/// holds. Nothing is searched for: bytes that a producer sent are never taken for a record.
+pub fn salvage(bytes: &[u8], own: Option<&BlockHeader>, rule: &SalvageRule) -> (Vec<RecordEntry>, Option<u64>) {
+    let mut taken = Taken {
+        rule,
+        due: rule.due,
+        entries: Vec::new(),
+    };
+    if let Some(positions) = own.and_then(|own| own.positions(bytes)) {
+        for at in positions {
+            let _ = taken.record(bytes, at as usize);
+        }
+        return (taken.entries, None);
     }
-    bytes.len().max(at)
+    let end = own.map_or(bytes.len(), |own| BLOCK_HEADER_BYTES + own.body_len as usize);
+    let mut at = BLOCK_HEADER_BYTES;
+    while at < end.min(bytes.len()) {
+        match taken.record(bytes, at) {
+            Ok(next) => at = next,
+            Err(more) => return (taken.entries, more),
+        }
+    }
+    (taken.entries, None)
 }
 
-/// Records begin at multiples of 8.
-fn next_magic(bytes: &[u8], from: usize) -> Option<usize> {
-    let magic = MAGIC.to_le_bytes();
-    let found = bytes.get(from..)?.chunks(8).position(|bytes| bytes.starts_with(&magic));
-    found.map(|steps| from + steps * 8)
+struct Taken<'r> {
+    rule: &'r SalvageRule,
+    due: Offset,
+    entries: Vec<RecordEntry>,
+}
+
+impl Taken<'_> {
+    /// Takes the record at a place if it is whole and wanted. Returns where the next one stands; if that can't be known, how
+    /// many bytes might tell.
+    fn record(&mut self, bytes: &[u8], at: usize) -> Result<usize, Option<u64>> {
+        let rest = bytes.get(at..).unwrap_or_default();
+        match verify(rest, Door::Storage, &Limits::WIDEST) {
+            Ok(view) => {
+                let (meta, rule) = (view.meta(), self.rule);
+                let is_wanted = view.pchannel() == rule.pchannel
+                    && meta.term >= rule.min_term
+                    && meta.base_offset >= self.due
+                    && meta.next_offset() <= rule.limit
+                    && meta.span > 0;
+                if is_wanted {
+                    self.entries.push(RecordEntry::new(at as u32, view.layout(), &meta));
+                    self.due = meta.next_offset();
+                }
+                Ok(at + record_room(view.bytes().len()))
+            }
+            // The meta checksum held, so the length is right.
+            Err(FormatError::PayloadChecksum { .. }) => match Prefix::read(rest, &Limits::WIDEST) {
+                Ok(prefix) => Ok(at + record_room(prefix.record_len())),
+                Err(_) => Err(None),
+            },
+            Err(FormatError::Short { need, .. }) => Err(Some(at as u64 + need)),
+            Err(_) => Err(None),
+        }
+    }
 }

@@ -41,7 +41,7 @@ impl Candidate {
 
     /// First byte that no block reaches.
     pub fn blocks_end(&self) -> u64 {
-        self.footer_end().unwrap_or(self.size.saturating_sub(TRAILER_BYTES))
+        self.footer_end().unwrap_or(align_up(self.size))
     }
 
     fn footer_end(&self) -> Option<u64> {

@@ -11,8 +11,8 @@ use super::{
         config::LocalConfig,
         files,
         footer::{Footer, StoredFooter},
-        rubble::{PIECE_BYTES, Rubble, next_header},
-        scan::{Expect, Found, SalvageRule, look},
+        rubble::{PIECE_BYTES, Rubble, Wound, next_block},
+        scan::{Expect, Found, look},
         segment::{SEGMENT_HEADER_BYTES, file_name},
         segment_file::{OnDisk, SegmentFile},
     },
@@ -366,11 +366,11 @@ impl Walk<'_> {
     async fn commits(&mut self, file: &DmaFile, candidate: &Candidate, range: (u64, u64)) -> Result<bool, WalError> {
         let (due, mut highest) = (self.due, self.highest_term);
         let seen = std::cell::Cell::new(highest);
-        let wanted = |header: &BlockHeader| {
+        let wanted = |_, header: &BlockHeader| {
             seen.set(seen.get().max(header.term));
             header.committed > due
         };
-        let found = next_header(file, &candidate.path, self.expect(candidate), range, wanted).await?;
+        let found = next_block(file, &candidate.path, self.expect(candidate), range, wanted).await?;
         highest = highest.max(seen.get());
         self.highest_term = highest;
         let read_to = found.map_or(range.1, |(position, _)| position);
@@ -386,58 +386,35 @@ impl Walk<'_> {
         end: u64,
         next_base: Option<Offset>,
     ) -> Result<(), WalError> {
-        let (from, path) = (visit.position, &visit.candidate.path);
-        let (to, limit) = self.extent_of(visit, &stop, end, next_base).await?;
-        let rule = SalvageRule {
-            pchannel: self.config.pchannel.clone(),
-            min_term: self.term,
-            due: self.due,
-            limit,
+        let next_base = next_base.filter(|&base| base > self.due);
+        let wound = Wound {
+            position: visit.position,
+            end,
+            end_offset: visit.candidate.footer_next().or(next_base).unwrap_or(self.proven),
+            own: stop.own,
+            detail: stop.detail,
         };
-        let mut rubble = Rubble::new(visit.file.clone(), path.clone(), (from, to), rule, stop.detail);
-        while let Some(piece) = rubble.next().await? {
-            self.bytes += piece.bytes.len() as u64;
-            for entry in &piece.entries {
-                let (at, len) = (piece.from + u64::from(entry.at), entry.layout.record_len() as u64);
-                if entry.base_offset > self.due {
-                    self.damage.push(rubble.damage(self.due, entry.base_offset, at));
-                }
-                rubble.told_to(at + len);
-                self.due = entry.next_offset;
-                visit.footer.last_timetick = visit.footer.last_timetick.max(entry.max_timetick.get());
+        let (path, pchannel) = (&visit.candidate.path, &self.config.pchannel);
+        let mut rubble = Rubble::look(&visit.file, path, pchannel, self.expect(visit.candidate), wound).await?;
+        self.bytes += rubble.bytes.len() as u64;
+        let entries = std::mem::take(&mut rubble.entries);
+        self.take(&rubble.bytes, &entries);
+        for entry in &entries {
+            if entry.base_offset > self.due {
+                self.damage.push(rubble.lost(self.due, Some(entry)));
             }
-            self.take(&piece.bytes, &piece.entries);
+            rubble.told(entry);
+            self.due = entry.next_offset;
+            visit.footer.last_timetick = visit.footer.last_timetick.max(entry.max_timetick.get());
         }
-        if limit > self.due {
-            self.damage.push(rubble.damage(self.due, limit, to));
+        if rubble.limit > self.due {
+            self.damage.push(rubble.lost(self.due, None));
         }
-        self.due = limit;
-        visit.position = to;
-        (visit.footer.next_offset, visit.footer.end) = (limit.get(), to);
+        self.due = rubble.limit;
+        visit.position = rubble.to;
+        (visit.footer.next_offset, visit.footer.end) = (rubble.limit.get(), rubble.to);
         visit.damaged_tail = true;
         Ok(())
-    }
-
-    /// Where a rotten place ends, and the offset that is due there.
-    async fn extent_of(
-        &mut self,
-        visit: &Visit<'_>,
-        stop: &Stop,
-        end: u64,
-        next_base: Option<Offset>,
-    ) -> Result<(u64, Offset), WalError> {
-        if let Some(own) = stop.own {
-            return Ok(((visit.position + own.disk_len()).min(end), own.next_offset));
-        }
-        let range = (visit.position + ALIGNMENT as u64, end);
-        let expect = self.expect(visit.candidate);
-        let later = next_header(&visit.file, &visit.candidate.path, expect, range, |_| true).await?;
-        if let Some((position, header)) = later {
-            return Ok((position, header.first_offset));
-        }
-        let next_base = next_base.filter(|&base| base > self.due);
-        let limit = visit.candidate.footer_next().or(next_base).unwrap_or(self.proven);
-        Ok((end.max(visit.position), limit))
     }
 
     /// The last file of the log is gone, and with it what was stored since the checkpoint that names it.
