@@ -239,7 +239,7 @@ impl Server {
         let (_, page) = self.get("/metrics");
         let lines = page.lines().filter(|l| {
             let rest = l.strip_prefix(name);
-            rest.is_some_and(|rest| rest.starts_with(['{', ' ', '_']))
+            rest.is_some_and(|rest| rest.starts_with(['{', ' ']) || rest.starts_with("_total"))
         });
         lines
             .filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok())

@@ -387,10 +387,11 @@ impl RawReader {
                 timetick: message.timetick,
                 vchannel: message.vchannel.to_owned(),
                 message_type: message.message_type,
+                // The server never looks into properties, so wrongly written ones are the reader's to find.
                 properties: message
                     .properties
                     .iter()
-                    .map(|pair| pair.map(|(k, v)| (k.to_owned(), v.to_owned())).unwrap())
+                    .map(|pair| pair.map_or_else(|e| ("unreadable".to_owned(), e.to_string()), |(k, v)| (k.to_owned(), v.to_owned())))
                     .collect(),
                 body: message.body.to_vec(),
             });
