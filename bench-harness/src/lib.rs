@@ -9,6 +9,7 @@
 //! - [`scenario`]: `append`, `latency`, `tail`, `catchup`, `idle`.
 //! - [`load`]: the load generator, over `wire-format` only; [`server`]: the child process and its figures.
 
+mod afterwards;
 pub mod error;
 pub mod latency;
 pub mod load;

@@ -82,6 +82,8 @@ pub struct RunFigures {
     pub server_busiest_thread_share: f64,
     /// CPU time of the client's thread by elapsed time.
     pub client_cpu_share: f64,
+    /// CPU time of everything else on this machine by elapsed time: what was taken from the measurement.
+    pub others_cpu_share: f64,
 }
 
 /// Smallest and largest value of the runs.

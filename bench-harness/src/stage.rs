@@ -3,7 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -11,12 +11,13 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
+    afterwards::Afterwards,
     error::{BenchError, During},
     load::{Load, Pace, Sample},
     options::{LoadPlan, StageArgs},
     raw::{self, Cores, RawPlan, RawReport, pin_to},
     report::RunFigures,
-    server::{Server, ServerPlan, find_binary, fresh_folder},
+    server::{CpuTimes, Server, ServerPlan, find_binary, fresh_folder, machine_busy_s},
 };
 
 /// Bytes of an ack with its frame header.
@@ -43,6 +44,8 @@ pub struct Stage<'a> {
     pub plan: ServerPlan,
     /// The raw limits, if they were measured.
     pub limits: Option<RawReport>,
+    /// Dropped before the folder, which is then removed in order.
+    _cleanup: Option<Afterwards>,
     folder: TempDir,
     progress: ProgressBar,
 }
@@ -91,6 +94,11 @@ impl<'a> Stage<'a> {
         if args.keep {
             eprintln!("the server's data and log stay in {}", folder.path().display());
         }
+        let cleanup = (!args.keep).then(|| {
+            // A moment later, so that the server, which ends just then, writes nothing behind it.
+            Afterwards::new("sleep 1; rm -rf -- \"$1\"", folder.path().as_os_str())
+        });
+        let cleanup = cleanup.transpose()?;
         // The server takes the last CPU, since the kernel and everything else tend to use the first.
         let picked = Cores::pick()?;
         let cores = Cores {
@@ -123,6 +131,7 @@ impl<'a> Stage<'a> {
                 settings,
             },
             limits: None,
+            _cleanup: cleanup,
             folder,
             progress,
         };
@@ -211,25 +220,25 @@ impl<'a> Stage<'a> {
         plan: &LoadPlan,
         pace: Pace,
     ) -> Result<(RunFigures, Sample), BenchError> {
-        let before = server.cpu()?;
+        let meter = CpuMeter::start(server)?;
         let sample = self.run(load, pace, self.seconds)?;
-        let after = server.cpu()?;
+        let cpu = meter.stop(server, &sample)?;
         if sample.window_messages == 0 {
             return Err(BenchError::Check(format!(
                 "no message was acked within the {} s of a run",
                 self.seconds
             )));
         }
-        let server_cpu_s = after.total_s - before.total_s;
         let figures = RunFigures {
             messages_per_s: sample.messages_per_s(),
             bytes_per_s: sample.messages_per_s() * plan.shape.message_bytes as f64,
             ack_us: sample.acks.percentiles(),
             samples: sample.acks.count(),
-            server_cpu_ns_per_message: server_cpu_s * 1e9 / sample.messages as f64,
-            server_cpu_share: server_cpu_s / sample.whole_s,
-            server_busiest_thread_share: after.busiest_thread_since(&before) / sample.whole_s,
-            client_cpu_share: sample.client_cpu_s / sample.whole_s,
+            server_cpu_ns_per_message: cpu.server_s * 1e9 / sample.messages as f64,
+            server_cpu_share: cpu.server_s / cpu.elapsed_s,
+            server_busiest_thread_share: cpu.busiest_thread_s / cpu.elapsed_s,
+            client_cpu_share: sample.client_cpu_s / cpu.elapsed_s,
+            others_cpu_share: cpu.others_s / cpu.elapsed_s,
         };
         Ok((figures, sample))
     }
@@ -262,6 +271,57 @@ impl<'a> Stage<'a> {
             "seconds": self.seconds,
             "warmup_s": self.args.warmup,
             "runs": self.runs,
+        })
+    }
+}
+
+/// Who uses the CPUs, from its start to its stop.
+pub struct CpuMeter {
+    server: CpuTimes,
+    machine_s: f64,
+    begin: Instant,
+}
+
+/// CPU seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CpuUse {
+    /// By the clock.
+    pub elapsed_s: f64,
+    /// Of the whole server.
+    pub server_s: f64,
+    /// Of its busiest thread.
+    pub busiest_thread_s: f64,
+    /// Of everything but the server and the client.
+    pub others_s: f64,
+}
+
+impl CpuMeter {
+    /// Begins.
+    ///
+    /// # Errors
+    /// When the server is gone.
+    pub fn start(server: &Server) -> Result<Self, BenchError> {
+        Ok(Self {
+            server: server.cpu()?,
+            machine_s: machine_busy_s()?,
+            begin: Instant::now(),
+        })
+    }
+
+    /// What was used since, with the client's share out of `sample`.
+    ///
+    /// # Errors
+    /// When the server is gone.
+    pub fn stop(self, server: &Server, sample: &Sample) -> Result<CpuUse, BenchError> {
+        let elapsed_s = self.begin.elapsed().as_secs_f64();
+        let cpu = server.cpu()?;
+        let server_s = cpu.total_s - self.server.total_s;
+        let all_s = machine_busy_s()? - self.machine_s;
+        Ok(CpuUse {
+            elapsed_s,
+            server_s,
+            busiest_thread_s: cpu.busiest_thread_since(&self.server),
+            others_s: (all_s - server_s - sample.client_cpu_s).max(0.0),
         })
     }
 }

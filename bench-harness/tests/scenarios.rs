@@ -7,6 +7,8 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Output},
     sync::OnceLock,
+    thread,
+    time::{Duration, Instant},
 };
 
 use serde_json::Value;
@@ -167,6 +169,38 @@ fn a_server_that_dies_on_the_way_makes_a_failure_and_no_figures() {
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
     assert!(complaint.contains("ended with"), "{complaint}");
+}
+
+/// Whether a process runs whose command line names `folder`.
+fn serves(folder: &Path) -> bool {
+    let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    let mut lines = processes.filter_map(|process| fs::read_to_string(process.path().join("cmdline")).ok());
+    lines.any(|line| line.contains("--data-dir") && line.contains(folder.to_str().unwrap()))
+}
+
+fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < end, "{what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_killed_bench_leaves_no_server_and_no_data() {
+    let parent = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_lognode-bench"))
+        .args(["append", "--no-limits", "--seconds", "60", "--dir"])
+        .args([parent.path(), "--lognode".as_ref(), lognode()])
+        .spawn()
+        .unwrap();
+    wait_until("no server came", || serves(parent.path()));
+    bench.kill().unwrap();
+    bench.wait().unwrap();
+    wait_until("the server goes on", || !serves(parent.path()));
+    wait_until("the data lies there still", || {
+        fs::read_dir(parent.path()).unwrap().count() == 0
+    });
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! `catchup`: a log that lies on the disk only, read from its beginning.
 
-use std::time::Instant;
-
 use clap::Args;
 use serde_json::{Map, json};
 use wire_format::protocol::Start;
@@ -14,7 +12,7 @@ use crate::{
     options::{LoadArgs, LoadPlan, StageArgs},
     report::{Report, RunFigures, median_run},
     server::Server,
-    stage::{Stage, Wishes},
+    stage::{CpuMeter, Stage, Wishes},
 };
 
 /// Options of `catchup`.
@@ -105,8 +103,7 @@ fn read(
     written: &Written,
 ) -> Result<Reading, BenchError> {
     let mut load = Load::new(server.address, plan.pchannels, plan.shape.messages, false)?;
-    let cpu_before = server.cpu()?;
-    let begin = Instant::now();
+    let meter = CpuMeter::start(server)?;
     let sample = stage.on_client_cpu(|| {
         for pchannel in 0..plan.pchannels {
             let reader = ReaderPlan {
@@ -121,8 +118,8 @@ fn read(
         }
         load.run(Pace::Window(0), std::time::Duration::ZERO)
     })?;
-    let elapsed_s = begin.elapsed().as_secs_f64();
-    let cpu = server.cpu()?;
+    let cpu = meter.stop(server, &sample)?;
+    let elapsed_s = cpu.elapsed_s;
     if sample.delivered_messages != written.messages {
         return Err(BenchError::Check(format!(
             "{} messages were written, {} read",
@@ -136,16 +133,16 @@ fn read(
             sample.delivered_bytes
         )));
     }
-    let server_cpu_s = cpu.total_s - cpu_before.total_s;
     let figures = RunFigures {
         messages_per_s: sample.delivered_messages as f64 / elapsed_s,
         bytes_per_s: sample.delivered_bytes as f64 / elapsed_s,
         ack_us: written.ack_us,
         samples: written.samples,
-        server_cpu_ns_per_message: server_cpu_s * 1e9 / sample.delivered_messages as f64,
-        server_cpu_share: server_cpu_s / elapsed_s,
-        server_busiest_thread_share: cpu.busiest_thread_since(&cpu_before) / elapsed_s,
+        server_cpu_ns_per_message: cpu.server_s * 1e9 / sample.delivered_messages as f64,
+        server_cpu_share: cpu.server_s / elapsed_s,
+        server_busiest_thread_share: cpu.busiest_thread_s / elapsed_s,
         client_cpu_share: sample.client_cpu_s / elapsed_s,
+        others_cpu_share: cpu.others_s / elapsed_s,
     };
     Ok(Reading { figures, sample })
 }

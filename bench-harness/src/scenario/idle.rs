@@ -19,7 +19,7 @@ use crate::{
     options::{LoadPlan, StageArgs},
     report::{IdleFigures, Report, RunFigures},
     server::Server,
-    stage::{Stage, Wishes},
+    stage::{CpuMeter, CpuUse, Stage, Wishes},
 };
 
 /// Options of `idle`.
@@ -53,9 +53,7 @@ const CALM_WITHIN: Duration = Duration::from_secs(180);
 struct Window {
     figures: IdleFigures,
     process_written_bytes: u64,
-    server_cpu_s: f64,
-    busiest_thread_s: f64,
-    elapsed_s: f64,
+    cpu: CpuUse,
     sample: Sample,
 }
 
@@ -155,14 +153,15 @@ fn quiet(stage: &Stage<'_>, server: &Server, load: &mut Load) -> Result<Window, 
     let (log, metadata) = (metrics.log_written_bytes()?, metrics.metadata_written_bytes()?);
     let log_files = stage.data_dir().join("pchannels");
     let files_before = folder_state(&log_files)?;
-    let (process, cpu, begin) = (server.written_bytes()?.0, server.cpu()?, Instant::now());
+    // What came while the page was read is taken in before time runs.
+    stage.run(load, Pace::Window(0), 0.05)?;
+    let (process, meter) = (server.written_bytes()?.0, CpuMeter::start(server)?);
     let sample = stage.run(load, Pace::Window(0), stage.seconds)?;
     // The page is read after the CPU time, since it costs some.
-    let (elapsed_s, cpu_after) = (begin.elapsed().as_secs_f64(), server.cpu()?);
+    let cpu = meter.stop(server, &sample)?;
     let process_written_bytes = server.written_bytes()?.0 - process;
     let metrics = server.metrics()?;
     let metadata = metrics.metadata_written_bytes()? - metadata;
-    let server_cpu_s = cpu_after.total_s - cpu.total_s;
     let mut log = metrics.log_written_bytes()? - log;
     if folder_state(&log_files)? != files_before {
         // The log's files were written: whatever the process wrote counts, whether its own counter knows of it or not.
@@ -172,12 +171,10 @@ fn quiet(stage: &Stage<'_>, server: &Server, load: &mut Load) -> Result<Window, 
         figures: IdleFigures {
             bytes_written: log,
             metadata_bytes_written: metadata,
-            cpu_percent: server_cpu_s / elapsed_s * 100.0,
+            cpu_percent: cpu.server_s / cpu.elapsed_s * 100.0,
         },
         process_written_bytes,
-        server_cpu_s,
-        busiest_thread_s: cpu_after.busiest_thread_since(&cpu),
-        elapsed_s,
+        cpu,
         sample,
     })
 }
@@ -227,9 +224,10 @@ fn conclude(
         ack_us: created.acks.percentiles(),
         samples: created.acks.count(),
         server_cpu_ns_per_message: 0.0,
-        server_cpu_share: window.server_cpu_s / window.elapsed_s,
-        server_busiest_thread_share: window.busiest_thread_s / window.elapsed_s,
-        client_cpu_share: window.sample.client_cpu_s / window.elapsed_s,
+        server_cpu_share: window.cpu.server_s / window.cpu.elapsed_s,
+        server_busiest_thread_share: window.cpu.busiest_thread_s / window.cpu.elapsed_s,
+        client_cpu_share: window.sample.client_cpu_s / window.cpu.elapsed_s,
+        others_cpu_share: window.cpu.others_s / window.cpu.elapsed_s,
     });
     let heard = windows.iter().filter(|window| window.sample.tick_gaps.count() > 0);
     let gaps: Vec<Percentiles> = heard.map(|window| window.sample.tick_gaps.percentiles()).collect();

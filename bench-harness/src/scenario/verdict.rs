@@ -9,6 +9,8 @@ use crate::{
 
 /// A thread that runs for this share of the time has nothing left.
 const FULL: f64 = 0.9;
+/// Kernel threads that serve the measured disk and sockets use less than this share of a CPU.
+const OTHERS_MAX: f64 = 0.2;
 
 /// In a closed loop both sides do what they can.
 pub(super) fn closed_loop(runs: &[RunFigures]) -> String {
@@ -21,9 +23,10 @@ pub(super) fn closed_loop(runs: &[RunFigures]) -> String {
         (false, false) => "neither CPU is full: the disk, or waiting for each other",
     };
     format!(
-        "{who} (busiest server thread {:.0} %, client {:.0} %)",
+        "{who} (busiest server thread {:.0} %, client {:.0} %){}",
         server * 100.0,
-        client * 100.0
+        client * 100.0,
+        others(runs)
     )
 }
 
@@ -39,10 +42,20 @@ pub(super) fn open_loop(runs: &[RunFigures], wanted_messages_per_s: f64) -> Stri
         "the fixed rate was not held though the server's CPU is not full"
     };
     format!(
-        "{who} ({:.1} % of {wanted_messages_per_s:.0} messages/s; busiest server thread {:.0} %; the client spins)",
+        "{who} ({:.1} % of {wanted_messages_per_s:.0} messages/s; busiest server thread {:.0} %; the client spins){}",
         held * 100.0,
-        server * 100.0
+        server * 100.0,
+        others(runs)
     )
+}
+
+/// A warning, if the machine had something else to do.
+fn others(runs: &[RunFigures]) -> String {
+    let others = median_run(runs, |run| run.others_cpu_share);
+    if others <= OTHERS_MAX {
+        return String::new();
+    }
+    format!("; other processes used {others:.2} CPUs meanwhile: repeat on a quiet machine")
 }
 
 /// With one batch in flight on each connection, round trips are the limit; else the smaller of disk and loopback.

@@ -17,9 +17,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 pub use metrics_page::Metrics;
-pub use process_figures::{CpuTimes, WrittenBytes};
+pub use process_figures::{CpuTimes, WrittenBytes, machine_busy_s};
 
-use crate::error::{BenchError, During};
+use crate::{
+    afterwards::Afterwards,
+    error::{BenchError, During},
+};
 
 /// Longest wait for the addresses of a started server; a recovery may take a while.
 const START_PATIENCE: Duration = Duration::from_secs(120);
@@ -81,9 +84,11 @@ pub fn fresh_folder(parent: &Path) -> Result<TempDir, BenchError> {
         .during(&step)
 }
 
-/// A running server. Killed when dropped, unless it was stopped.
+/// A running server. Killed when dropped, unless it was stopped, and when this program is ended from outside.
 #[derive(Debug)]
 pub struct Server {
+    /// Dropped by hand, before the process id may belong to someone else.
+    guard: Option<Afterwards>,
     child: Child,
     log: PathBuf,
     /// Address of the native protocol.
@@ -120,13 +125,16 @@ impl Server {
             .stderr(log_file)
             .spawn()
             .during(&step)?;
+        let guard = Afterwards::new("kill -KILL \"$1\"", child.id().to_string().as_ref());
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut server = Self {
+            guard: None,
             child,
             log,
             address: nowhere,
             http: nowhere,
         };
+        server.guard = Some(guard?);
         server.address = server.wait_for_address(&data_dir.join("lognode.addr"))?;
         server.http = server.wait_for_address(&data_dir.join("http.addr"))?;
         Ok(server)
@@ -215,6 +223,7 @@ impl Server {
         let end = Instant::now() + STOP_PATIENCE;
         while Instant::now() < end {
             if let Some(status) = self.child.try_wait().during("look at the server")? {
+                self.guard = None;
                 return self.judge_end(status);
             }
             thread::sleep(Duration::from_millis(5));
@@ -232,6 +241,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        self.guard = None;
         // Both fail only if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -35,6 +35,23 @@ impl CpuTimes {
     }
 }
 
+/// CPU time that all processes of this machine have used since its start, and that other machines took from it, in seconds.
+/// Interrupts are left out: they serve whoever is served.
+///
+/// # Errors
+/// When the kernel does not say.
+pub fn machine_busy_s() -> Result<f64, BenchError> {
+    let step = "CPU time of this machine";
+    let text = fs::read_to_string("/proc/stat").during(step)?;
+    let fields = text.lines().next().unwrap_or_default().split_whitespace().skip(1);
+    let ticks: Vec<f64> = fields.filter_map(|field| field.parse().ok()).collect();
+    // user, nice, system, idle, iowait, irq, softirq, steal
+    match ticks.as_slice() {
+        [user, nice, system, _, _, _, _, steal, ..] => Ok((user + nice + system + steal) / TICKS_PER_S),
+        _ => Err(unreadable(step, &text)),
+    }
+}
+
 /// CPU times of process `pid`.
 pub(super) fn cpu_times(pid: u32) -> Result<CpuTimes, BenchError> {
     let step = format!("CPU time of process {pid}");
@@ -109,5 +126,6 @@ mod tests {
         assert!(after.total_s >= before.total_s, "{before:?} {after:?}");
         assert!(after.busiest_thread_since(&before) <= after.total_s, "{after:?}");
         assert!(cpu_times(u32::MAX).is_err());
+        assert!(machine_busy_s().unwrap() >= after.total_s - 0.02);
     }
 }
