@@ -51,6 +51,13 @@ pub struct Checkpoint {
     pub clean: bool,
 }
 
+impl Checkpoint {
+    /// Whether it names a place where a scan may begin: the first truncation of a log may come before the first state.
+    pub fn has_place(&self) -> bool {
+        self.scan_position > 0
+    }
+}
+
 /// What was found of the checkpoint.
 #[derive(Debug, Default)]
 pub struct Loaded {

@@ -1,11 +1,14 @@
 //! Checkpoint, truncation and orderly close.
 
+use std::{collections::VecDeque, rc::Rc};
+
 use wire_format::{Bytes, Offset};
 
 use super::{
     LocalWal,
     checkpoint::{self, Checkpoint},
     files,
+    segment_file::SegmentFile,
 };
 use crate::wal::WalError;
 
@@ -51,8 +54,7 @@ impl LocalWal {
         (next.scan_position, next.scan_offset) = (position, offset.get());
         next.scan_footer = segments[at].footer_before(position, offset);
         next.scan_term = next.scan_term.max(before.map_or(0, |extents| extents.term));
-        let latest = segments.back().map_or(0, |s| s.extents().last_timetick.get());
-        next.scan_timetick = next.scan_timetick.max(latest);
+        next.scan_timetick = next.scan_timetick.max(latest_timetick(&segments));
     }
 
     pub(super) async fn checkpoint_at(&self, upto: Offset, state: Vec<u8>) -> Result<(), WalError> {
@@ -146,7 +148,7 @@ impl LocalWal {
         next.scan_term = next
             .scan_term
             .max(segments.iter().map(|s| s.extents().term).max().unwrap_or_default());
-        next.scan_timetick = next.scan_timetick.max(extents.last_timetick.get());
+        next.scan_timetick = next.scan_timetick.max(latest_timetick(&segments));
         next.clean = true;
         true
     }
@@ -155,4 +157,10 @@ impl LocalWal {
     pub(super) fn stored_bytes(&self) -> Bytes {
         Bytes(self.inner.segments.borrow().iter().map(|segment| segment.size).sum())
     }
+}
+
+/// The last segment may be empty still.
+fn latest_timetick(segments: &VecDeque<Rc<SegmentFile>>) -> u64 {
+    let ticks = segments.iter().map(|segment| segment.extents().last_timetick.get());
+    ticks.max().unwrap_or_default()
 }

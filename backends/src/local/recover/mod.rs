@@ -95,7 +95,7 @@ pub(super) async fn recover(
 fn recovered(config: &LocalConfig, walk: Walk<'_>, leftover: Vec<Candidate>, checkpoint: Checkpoint) -> Recovered {
     let last = walk.segments.back().map(|segment| segment.index + 1);
     // A file that the checkpoint names was in use, even if it is gone.
-    let gone = (checkpoint.sequence > 0).then_some(checkpoint.scan_segment + 1);
+    let gone = checkpoint.has_place().then_some(checkpoint.scan_segment + 1);
     let next_index = last.max(gone).unwrap_or(0);
     let (mut prepared, mut useless) = (false, walk.useless);
     for candidate in leftover {

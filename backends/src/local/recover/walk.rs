@@ -70,6 +70,7 @@ impl Walk<'_> {
         candidates: Vec<Candidate>,
         checkpoint: Option<&Checkpoint>,
     ) -> Result<Vec<Candidate>, WalError> {
+        let checkpoint = checkpoint.filter(|checkpoint| checkpoint.has_place());
         let scan_segment = checkpoint.map_or(0, |c| c.scan_segment);
         let mut rest = VecDeque::from(candidates);
         while let Some(candidate) = rest.pop_front_if(|c| c.index < scan_segment) {
@@ -130,7 +131,7 @@ impl Walk<'_> {
             self.push(segment);
             return Ok(());
         }
-        let kept = (self.last_timetick, self.term, self.replay_from, self.proven);
+        let kept = (self.term, self.replay_from, self.proven);
         (self.term, self.replay_from) = (Term::ZERO, Offset::MAX);
         self.proven = next.and_then(|next| next.base).unwrap_or_default();
         self.proven = self
@@ -138,7 +139,7 @@ impl Walk<'_> {
             .max(Offset(checkpoint.map_or(0, |c| c.scan_footer.base_offset)));
         let next = next.map(std::slice::from_ref).unwrap_or_default();
         self.from_start(&candidate, base, next).await?;
-        (self.last_timetick, self.term, self.replay_from, self.proven) = kept;
+        (self.term, self.replay_from, self.proven) = kept;
         Ok(())
     }
 
@@ -222,6 +223,7 @@ impl Walk<'_> {
     }
 
     fn push(&mut self, segment: SegmentFile) {
+        self.last_timetick = self.last_timetick.max(segment.extents().last_timetick);
         // The one before takes no more blocks.
         if let Some(last) = self.segments.back()
             && let Err(detail) = last.close_extent()
