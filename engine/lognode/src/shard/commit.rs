@@ -12,7 +12,7 @@ use lognode_core::BlockId;
 use super::{
     Shard, dedupe_archive,
     pchannel::{Pchannel, Sealed},
-    refusals,
+    refusals, retain,
 };
 
 /// Runs until the pchannel closes and nothing is in flight.
@@ -62,7 +62,7 @@ async fn place(
             shard.stats.written(bytes);
             pchannel.placed(placed.block);
             if placed.rolled {
-                glommio::spawn_local(checkpoint(pchannel.clone())).detach();
+                glommio::spawn_local(rolled(shard.clone(), pchannel.clone())).detach();
             }
             let durable = placed.durable;
             Some(async move { (id, durable.await) })
@@ -85,11 +85,13 @@ fn finished(shard: &Rc<Shard>, pchannel: &Rc<Pchannel>, (id, result): Written) {
     }
 }
 
-/// Stores where a recovery may begin. A failure costs a longer scan at the next start, nothing else.
-async fn checkpoint(pchannel: Rc<Pchannel>) {
+/// After a new segment was begun: moves the place where a recovery begins, then lets old segments go, so that one of their
+/// files is ready as the next segment before it is needed.
+async fn rolled(shard: Rc<Shard>, pchannel: Rc<Pchannel>) {
     let (upto, producers) = pchannel.snapshot();
     let state = dedupe_archive::to_bytes(&producers);
     if let Err(error) = pchannel.log.checkpoint(upto, state).await {
         tracing::warn!(pchannel = %pchannel.name, %error, "no checkpoint was stored; the next start scans more");
     }
+    retain::apply_limits(&shard, &pchannel).await;
 }

@@ -12,19 +12,24 @@ use wire_format::{
 
 use super::{Shard, pchannel::Pchannel, refusals};
 
-/// Looks at all pchannels again and again.
+/// Looks at all pchannels again and again: age passes also where nothing is appended.
 pub async fn run(shard: Rc<Shard>) {
-    let limits = limits(&shard, None);
-    if limits.max_bytes.is_none() && limits.max_age.is_none() {
-        return;
-    }
     loop {
         sleep(Duration::from_secs(shard.config.retention.interval_s)).await;
         for pchannel in shard.open_pchannels() {
-            if let Err(error) = apply(&shard, &pchannel, &limits).await {
-                tracing::warn!(pchannel = %pchannel.name, %error, "old segments could not be dropped; trying again");
-            }
+            apply_limits(&shard, &pchannel).await;
         }
+    }
+}
+
+/// Drops what size and age let go of one pchannel.
+pub async fn apply_limits(shard: &Shard, pchannel: &Pchannel) {
+    let limits = limits(shard, None);
+    if limits.max_bytes.is_none() && limits.max_age.is_none() {
+        return;
+    }
+    if let Err(error) = apply(shard, pchannel, &limits).await {
+        tracing::warn!(pchannel = %pchannel.name, %error, "old segments could not be dropped; trying again");
     }
 }
 
