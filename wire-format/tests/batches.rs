@@ -214,3 +214,18 @@ fn an_unstamped_record_does_not_pass_as_stored() {
         Err(FormatError::Header { what: "timetick", .. })
     ));
 }
+
+/// All types from 63 on share one bit of the bitmap: it may say "perhaps", never "all of it".
+#[test]
+fn types_that_share_a_bit_are_told_apart() {
+    let record = stamped(&[Message::new("v", 70, &[], b"a"), Message::new("v", 64, &[], b"b")]);
+    let only = |message_type| Filter::new(vec![], vec![MessageType(message_type)], Timetick::ZERO, Timetick::MAX);
+    for (message_type, expected) in [(64, vec![64]), (70, vec![70]), (63, vec![]), (u16::MAX, vec![])] {
+        let delivery = delivered(&record, &only(message_type));
+        let types: Vec<_> = read_delivered(delivery.as_deref())
+            .iter()
+            .map(|m| m.message.message_type)
+            .collect();
+        assert_eq!(types, expected, "asked for {message_type}");
+    }
+}
