@@ -295,8 +295,8 @@ impl LocalWal {
             own: fault.own,
             detail: fault.detail,
         };
-        let (path, pchannel) = (&place.segment.path, &self.inner.config.pchannel);
-        let rubble = Rubble::look(&place.file, path, pchannel, self.expect(&place), wound).await?;
+        let (path, hash) = (&place.segment.path, self.inner.hash);
+        let rubble = Rubble::look(&place.file, path, hash, self.expect(&place), wound).await?;
         let (to, limit) = (rubble.to, rubble.limit);
         cursor.rubble = Some(InRubble { rubble, given: 0 });
         cursor.need = 0;

@@ -49,17 +49,17 @@ pub struct Rubble {
 }
 
 impl Rubble {
-    /// Looks at a wound of a log of `pchannel`.
+    /// Looks at a wound of a log.
     pub async fn look(
         file: &DmaFile,
         path: &Path,
-        pchannel: &str,
+        pchannel_hash: u64,
         expect: Expect,
         wound: Wound,
     ) -> Result<Self, WalError> {
         let (own, to, limit) = extent(file, path, expect, &wound).await?;
         let rule = SalvageRule {
-            pchannel: pchannel.to_owned(),
+            pchannel_hash,
             min_term: expect.min_term,
             due: expect.due,
             limit,

@@ -5,7 +5,9 @@ use wire_format::{
     batch::{Door, Prefix, verify},
 };
 
-use crate::block::{ALIGNMENT, BLOCK_HEADER_BYTES, BlockFault, BlockHeader, RecordEntry, read_records, record_room};
+use crate::block::{
+    ALIGNMENT, BLOCK_HEADER_BYTES, BlockFault, BlockHeader, RecordEntry, pchannel_hash, read_records, record_room,
+};
 
 /// What a block must be to be the next one of its log.
 #[derive(Debug, Clone, Copy)]
@@ -91,10 +93,10 @@ pub fn blocks_in(bytes: &[u8], expect: Expect) -> impl Iterator<Item = (i64, Blo
 }
 
 /// Which records may be taken from a place whose block can't be trusted as a whole.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct SalvageRule {
-    /// Of this pchannel,
-    pub pchannel: String,
+    /// Of the pchannel with this hash,
+    pub pchannel_hash: u64,
     /// written under this term or a later one,
     pub min_term: Term,
     /// covering offsets from here on,
@@ -145,7 +147,7 @@ impl Taken<'_> {
         match verify(rest, Door::Storage, &Limits::WIDEST) {
             Ok(view) => {
                 let (meta, rule) = (view.meta(), self.rule);
-                let is_wanted = view.pchannel() == rule.pchannel
+                let is_wanted = pchannel_hash(view.pchannel()) == rule.pchannel_hash
                     && meta.term >= rule.min_term
                     && meta.base_offset >= self.due
                     && meta.next_offset() <= rule.limit

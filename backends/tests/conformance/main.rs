@@ -67,7 +67,8 @@ macro_rules! on_local {
 /// Some tests write larger blocks than the smallest segment takes.
 fn room_needed(test: &str) -> u64 {
     match test {
-        "a_record_at_the_limit_fits_and_one_over_it_is_refused_without_a_trace" => 16 << 20,
+        "a_record_at_the_limit_fits_and_one_over_it_is_refused_without_a_trace"
+        | "a_small_block_behind_a_large_one_is_not_durable_before_it" => 16 << 20,
         "messages_come_back_in_order_and_offsets_are_dense"
         | "truncation_keeps_what_is_above_and_names_the_first_kept_offset" => 256 << 10,
         _ => 0,
@@ -81,6 +82,7 @@ on_local! {
     reads_begin_at_each_kind_of_position,
     nothing_is_read_above_the_durable_end_given,
     several_appends_in_flight_become_durable_in_order,
+    a_small_block_behind_a_large_one_is_not_durable_before_it,
     a_dropped_durable_future_loses_nothing_and_stops_nobody,
     truncation_keeps_what_is_above_and_names_the_first_kept_offset,
     a_place_is_found_by_timetick,

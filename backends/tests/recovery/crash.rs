@@ -290,15 +290,14 @@ async fn life(seed: u64) {
     );
 }
 
-/// Seen failing when `GroupSync::done` counts writes that finished after the sync began (an acked block is gone), when the
-/// term of a block is not looked at (blocks of a crashed life come back), when rot that a later block proves is cut off,
-/// and when a block is taken whose records do not match their checksums.
+/// Seen failing when a block that is not whole is taken for rot though nothing proves it, and when a next file is believed to
+/// begin where this one is cut.
 #[test]
 fn acked_messages_survive_any_crash() {
     let seeds = std::env::var("LOG_CRASH_SEEDS")
         .ok()
         .and_then(|n| n.parse().ok())
-        .unwrap_or(60);
+        .unwrap_or(40);
     for seed in 0..seeds {
         run(move || life(seed));
     }

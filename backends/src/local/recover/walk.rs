@@ -396,8 +396,8 @@ impl Walk<'_> {
             own: stop.own,
             detail: stop.detail,
         };
-        let (path, pchannel) = (&visit.candidate.path, &self.config.pchannel);
-        let mut rubble = Rubble::look(&visit.file, path, pchannel, self.expect(visit.candidate), wound).await?;
+        let (path, hash) = (&visit.candidate.path, self.pchannel_hash);
+        let mut rubble = Rubble::look(&visit.file, path, hash, self.expect(visit.candidate), wound).await?;
         self.bytes += rubble.bytes.len() as u64;
         let entries = std::mem::take(&mut rubble.entries);
         self.take(&rubble.bytes, &entries);

@@ -1,1 +1,0 @@
-//! Looking at a log from outside.
