@@ -51,7 +51,7 @@ impl LocalConfig {
     /// Whether and why the values can't work.
     pub fn check(&self, limits: &Limits) -> Result<(), String> {
         let min = Self::segment_min(limits);
-        if self.segment.get() % ALIGNMENT as u64 != 0 {
+        if !self.segment.get().is_multiple_of(ALIGNMENT as u64) {
             return Err(format!("segment size {} is no multiple of {ALIGNMENT}", self.segment));
         }
         if self.segment.get() > SEGMENT_MAX_BYTES {

@@ -14,7 +14,7 @@ async fn log_at_rest(folder: &Path, seed: u64, clean: bool) -> Vec<Message> {
     let mut writer = Writer::new(Offset(0), 1);
     let mut random = rng(seed);
     let mut all = fill(&log, &mut writer, 20, &mut random).await;
-    if seed % 3 != 0 {
+    if !seed.is_multiple_of(3) {
         log.checkpoint(Offset(writer.next), b"state".to_vec()).await.unwrap();
     }
     all.extend(fill(&log, &mut writer, 25, &mut random).await);

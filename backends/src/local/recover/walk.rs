@@ -80,7 +80,7 @@ impl Walk<'_> {
             match rest.pop_front_if(|c| c.index == scan_segment) {
                 Some(candidate) => {
                     let later = rest.make_contiguous();
-                    if !self.from_checkpoint(candidate, checkpoint, later).await? {
+                    if !self.behind_checkpoint(candidate, checkpoint, later).await? {
                         return Ok(rest.into());
                     }
                 }
@@ -95,7 +95,7 @@ impl Walk<'_> {
             }
             let base = candidate.base.unwrap_or(self.due);
             let is_old = base < self.due;
-            if is_old || !self.from_start(&candidate, base, rest.make_contiguous()).await? {
+            if is_old || !self.whole_file(&candidate, base, rest.make_contiguous()).await? {
                 if self.segments.back().is_none_or(|last| last.index != candidate.index) {
                     rest.push_front(candidate);
                 }
@@ -138,13 +138,13 @@ impl Walk<'_> {
             .proven
             .max(Offset(checkpoint.map_or(0, |c| c.scan_footer.base_offset)));
         let next = next.map(std::slice::from_ref).unwrap_or_default();
-        self.from_start(&candidate, base, next).await?;
+        self.whole_file(&candidate, base, next).await?;
         (self.term, self.replay_from, self.proven) = kept;
         Ok(())
     }
 
     /// The file that the checkpoint names. Whether the log may go on behind it.
-    async fn from_checkpoint(
+    async fn behind_checkpoint(
         &mut self,
         candidate: Candidate,
         checkpoint: &Checkpoint,
@@ -172,7 +172,7 @@ impl Walk<'_> {
     }
 
     /// A file from its first block on. Whether the log may go on behind it.
-    async fn from_start(&mut self, candidate: &Candidate, base: Offset, later: &[Candidate]) -> Result<bool, WalError> {
+    async fn whole_file(&mut self, candidate: &Candidate, base: Offset, later: &[Candidate]) -> Result<bool, WalError> {
         self.gap_before(candidate, base);
         let visit = Visit {
             file: files::open(&candidate.path, true).await?,
