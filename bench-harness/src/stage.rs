@@ -24,7 +24,7 @@ use crate::{
 const ACK_FRAME_BYTES: usize = 40;
 /// What each pchannel keeps where old messages are of no use: its segment files are then recycled, as in a log that has
 /// run for a while.
-const KEPT_BYTES: u64 = 1 << 30;
+const KEPT_BYTES: u64 = 256 << 20;
 /// Writes in flight that the server's configuration has by default.
 const SERVER_DEPTH: usize = 3;
 /// What the raw limits tell of themselves.
@@ -53,7 +53,7 @@ pub struct Stage<'a> {
 /// What a scenario wants of its stage.
 #[derive(Debug, Clone, Copy)]
 pub struct Wishes {
-    /// Whether old messages stay; else each pchannel keeps about 1 GiB.
+    /// Whether old messages stay; else each pchannel keeps about 256 MiB.
     pub keep_all: bool,
     /// Size of a segment file, where the server's default will not do.
     pub segment_bytes: Option<u64>,

@@ -33,6 +33,8 @@ struct End {
     rss_peak_bytes: u64,
     durable: bool,
     checks: Vec<String>,
+    /// Bytes that the server had written to the disk for each byte of a block: above 1 by the files that it writes ahead.
+    disk_bytes_per_log_byte: f64,
 }
 
 /// Looks back over all that was appended in this life of the server: places dense, nothing acked that was not written.
@@ -46,6 +48,7 @@ fn check_appends(server: &Server, load: &Load, plan: &LoadPlan) -> Result<End, B
             "{acked_bytes} bytes were acked, but only {written} written to the log"
         )));
     }
+    let on_disk = server.written_bytes()?.0;
     Ok(End {
         rss_peak_bytes: server.rss_peak_bytes()?,
         // The `local` backend acks after its sync only; a disk that lies about that can't be told from here.
@@ -54,6 +57,7 @@ fn check_appends(server: &Server, load: &Load, plan: &LoadPlan) -> Result<End, B
             format!("{acked} messages acked, each at an offset of its own, without a gap; next_offset agrees"),
             format!("{written} bytes written to the log for {acked_bytes} acked"),
         ],
+        disk_bytes_per_log_byte: on_disk as f64 / written.max(1) as f64,
     })
 }
 
@@ -65,8 +69,9 @@ fn report(
     runs: Vec<RunFigures>,
     end: End,
     (ratio, bottleneck): (Ratio, String),
-    (extra, more_parameters): (Map<String, Value>, Map<String, Value>),
+    (mut extra, more_parameters): (Map<String, Value>, Map<String, Value>),
 ) -> Report {
+    extra.insert("disk_bytes_per_log_byte".to_owned(), end.disk_bytes_per_log_byte.into());
     let acks: Vec<Percentiles> = runs.iter().map(|run| run.ack_us).collect();
     let mut parameters = stage.parameters(plan);
     if let Value::Object(parameters) = &mut parameters {
