@@ -6,8 +6,13 @@
 //!               <-Report-- figures beside the limits of the same invocation, and which side was the bottleneck
 //! ```
 //! - [`raw`]: the limits of the machine (disk, loopback, bare echo). Uses no code of the product.
-//! - [`scenario`]: `append`, `latency`, `tail`, `catchup`, `idle`.
-//! - [`load`]: the load generator, over `wire-format` only; [`server`]: the child process and its figures.
+//! - [`options`], [`stage`]: what was asked for; folder, CPUs and repeated runs.
+//! - [`server`]: the child process, its counters and what the kernel counts for it.
+//! - [`load`]: the load generator, over `wire-format` only; an open loop counts from the moment a batch should have left.
+//! - [`scenario`]: `append`, `latency`, `tail`, `catchup`, `idle`, each a file; [`latency`] and [`report`]: their figures.
+//!
+//! A figure is printed only if the server kept its promises on the way: each acked batch at a place of its own, no gap, the
+//! log's end behind the last one, no delivery at or below a promised timetick, nothing acked that was not written.
 
 mod afterwards;
 pub mod error;
