@@ -16,6 +16,9 @@
 //! Everything here runs on the shard that owns the pchannel and is not `Send`. Nothing is durable until the `durable`
 //! future of an append says so. A reader is a cursor in the caller's hands: no state of it is kept in the log.
 
+#[cfg(test)]
+extern crate self as backends; // the tests' support names it so
+
 pub mod block;
 pub mod gate;
 pub mod local;

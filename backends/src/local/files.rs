@@ -90,6 +90,8 @@ async fn reserve(path: &Path, size: u64, zeros: bool) -> Result<(), WalError> {
 
 /// Makes what was written to a file durable.
 pub async fn sync(file: &DmaFile, path: &Path) -> Result<(), WalError> {
+    #[cfg(test)]
+    super::sync_failure::before_sync(path)?;
     file.fdatasync().await.map_err(|e| error("sync", path, &e))
 }
 

@@ -30,6 +30,8 @@ mod rubble;
 pub mod scan;
 pub mod segment;
 mod segment_file;
+#[cfg(test)]
+mod sync_failure;
 
 use std::{
     cell::{Cell, RefCell},
@@ -164,10 +166,11 @@ impl LocalWal {
         Ok((Self { inner: Rc::new(inner) }, opened))
     }
 
-    /// Waits until nothing of this opening can reach the disk any more: no footer, no next file. For a log that failed, whose
-    /// appends have all ended, and that is about to be opened again.
+    /// Waits until nothing of this opening can reach the disk any more: no footer, no next file, no checkpoint. For a log that
+    /// failed, whose appends have all ended, and that is about to be opened again.
     pub async fn quiet(&self) {
         self.inner.prepared.settle().await;
+        drop(self.inner.checkpoint_turn.enter().await);
         loop {
             let seen = self.inner.progress.epoch();
             if self.inner.sealing.get() == 0 {

@@ -71,9 +71,10 @@ impl Prepared {
         matches!(*self.state.borrow(), State::Nothing | State::Failed(_))
     }
 
-    /// Begins to make the file unless it is there; `zeros`: written once before use, which makes later syncs cheap.
+    /// Begins to make the file unless it is there, or could not be made: no try for each block on a full disk. `zeros`:
+    /// written once before use, which makes later syncs cheap.
     pub fn begin(self: &Rc<Self>, zeros: bool) {
-        if !self.is_idle() {
+        if !matches!(*self.state.borrow(), State::Nothing) {
             return;
         }
         self.become_(State::Busy);
@@ -97,7 +98,8 @@ impl Prepared {
     /// Waits until the file is there, and makes it now if nobody does. An error leaves nothing behind: try again later.
     pub async fn ready(self: &Rc<Self>, zeros: bool) -> Result<(), WalError> {
         if self.is_idle() {
-            self.begin(zeros); // also after an earlier failure: there may be room now
+            *self.state.borrow_mut() = State::Nothing; // after an earlier failure: there may be room now
+            self.begin(zeros);
         }
         loop {
             let seen = self.changed.epoch();

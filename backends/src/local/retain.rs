@@ -2,6 +2,7 @@
 
 use std::{collections::VecDeque, rc::Rc};
 
+use glommio::spawn_local;
 use wire_format::{Bytes, Offset};
 
 use super::{
@@ -13,22 +14,33 @@ use super::{
 use crate::wal::WalError;
 
 impl LocalWal {
-    /// Stores the `change`d checkpoint, unless the change says that there is none. One at a time.
-    async fn store_checkpoint(&self, change: impl FnOnce(&mut Checkpoint) -> bool) -> Result<(), WalError> {
-        let _turn = self.inner.checkpoint_turn.enter().await;
-        let mut next = self.inner.checkpoint.borrow().clone();
-        if !change(&mut next) {
-            return Ok(());
-        }
-        next.sequence += 1;
-        let folder = self.inner.config.folder.clone();
-        let stored = next.clone();
-        let result = glommio::executor()
-            .spawn_blocking(move || checkpoint::store(&folder, &stored))
-            .await;
-        result.map_err(|e| files::io_error("store checkpoint in", &self.inner.config.folder, &e))?;
-        *self.inner.checkpoint.borrow_mut() = next;
-        Ok(())
+    /// Stores the `change`d checkpoint, unless the change says that there is none. One at a time; a caller that is cancelled
+    /// does not stop it half way.
+    async fn store_checkpoint(
+        &self,
+        change: impl FnOnce(&Self, &mut Checkpoint) -> bool + 'static,
+    ) -> Result<(), WalError> {
+        let log = self.clone();
+        let task = spawn_local(async move {
+            let _turn = log.inner.checkpoint_turn.enter().await;
+            let mut next = log.inner.checkpoint.borrow().clone();
+            if !change(&log, &mut next) {
+                return Ok(());
+            }
+            next.sequence += 1;
+            let (folder, stored) = (log.inner.config.folder.clone(), next.clone());
+            let result = glommio::executor()
+                .spawn_blocking(move || checkpoint::store(&folder, &stored))
+                .await;
+            result.map_err(|e| files::io_error("store checkpoint in", &log.inner.config.folder, &e))?;
+            *log.inner.checkpoint.borrow_mut() = next;
+            Ok(())
+        });
+        let result = task.detach().await;
+        result.unwrap_or_else(|| {
+            let first_cause = "its shard is gone".to_owned();
+            Err(WalError::Closed { first_cause })
+        })
     }
 
     /// Before the first append after an orderly close: the log will not end where the checkpoint says.
@@ -36,7 +48,7 @@ impl LocalWal {
         if !self.inner.checkpoint.borrow().clean {
             return Ok(());
         }
-        self.store_checkpoint(|next| std::mem::take(&mut next.clean)).await
+        self.store_checkpoint(|_, next| std::mem::take(&mut next.clean)).await
     }
 
     /// Lets a later scan begin at the last indexed block at or before `upto`, but never further back than now.
@@ -62,12 +74,12 @@ impl LocalWal {
         if self.inner.segments.borrow().is_empty() {
             return Ok(());
         }
-        self.store_checkpoint(move |next| {
+        self.store_checkpoint(move |log, next| {
             // After an orderly close there is nothing to add, and an older state must not replace a newer one.
             let is_newer = !next.clean && upto.get() >= next.upto;
             if is_newer {
                 (next.upto, next.state) = (upto.get(), state);
-                self.scan_from(next, upto);
+                log.scan_from(next, upto);
             }
             is_newer
         })
@@ -77,7 +89,7 @@ impl LocalWal {
     pub(super) async fn truncate_to(&self, upto: Offset) -> Result<Offset, WalError> {
         let upto = upto.min(self.inner.durable.get());
         if upto > self.inner.first_offset.get() {
-            let change = |next: &mut Checkpoint| {
+            let change = move |_: &Self, next: &mut Checkpoint| {
                 let is_higher = upto.get() > next.first_offset;
                 next.first_offset = next.first_offset.max(upto.get());
                 is_higher
@@ -130,7 +142,7 @@ impl LocalWal {
             stored.clean && stored.state == state
         };
         if !unchanged && !self.inner.segments.borrow().is_empty() {
-            self.store_checkpoint(|next| self.end_here(next, state)).await?;
+            self.store_checkpoint(|log, next| log.end_here(next, state)).await?;
         }
         self.fail("it was closed in order");
         Ok(())

@@ -23,13 +23,21 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use support::*;
 use wire_format::{Offset, Term};
 
-/// A copy of a folder's files as they are at this moment.
+/// A copy of a folder's files as they are at this moment. A file that is renamed meanwhile, by a helper thread, makes it begin
+/// anew.
 fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let path = entry.unwrap().path();
-        fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+    while copy_once(from, to).is_err() {
+        fs::remove_dir_all(to).unwrap();
     }
+}
+
+fn copy_once(from: &Path, to: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let path = entry?.path();
+        fs::copy(&path, to.join(path.file_name().unwrap()))?;
+    }
+    Ok(())
 }
 
 /// Overwrites bytes of a file.

@@ -39,7 +39,10 @@ where
 
 /// A folder on the disk that the build uses: the default place for temporary files may have no direct I/O.
 pub fn folder() -> tempfile::TempDir {
-    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("temporary folder")
+    // Cargo names a place to tests beside the sources, not to those within.
+    let binary = std::env::current_exe().expect("own path");
+    let place = option_env!("CARGO_TARGET_TMPDIR").map_or(binary.parent().expect("its folder"), Path::new);
+    tempfile::tempdir_in(place).expect("temporary folder")
 }
 
 /// A log with segments that hold `blocks_bytes` of blocks.
