@@ -21,13 +21,16 @@ enum State {
     Failed(WalError),
 }
 
-/// At most one file, with the name of the next index, whose content does not matter. Work on it goes on in tasks of its own,
-/// so whoever waits for it may be cancelled at any time.
+/// At most one file, with the name of the next index, whose content does not matter, and one dropped segment that becomes the
+/// next after that: a file used again costs no zeros. Work on them goes on in tasks of its own, so whoever waits for it may be
+/// cancelled at any time.
 pub struct Prepared {
     config: LocalConfig,
     next_index: Cell<u64>,
     state: RefCell<State>,
     changed: Signal,
+    /// A dropped segment under its old name. A start sees it as what it was, and drops it anew.
+    spare: RefCell<Option<PathBuf>>,
     /// Recovery found the file: its name may not be durable.
     name_unsure: Cell<bool>,
 }
@@ -54,6 +57,7 @@ impl Prepared {
             next_index: Cell::new(next_index),
             state: RefCell::new(if found { State::Ready } else { State::Nothing }),
             changed: Signal::default(),
+            spare: RefCell::default(),
             name_unsure: Cell::new(found),
         })
     }
@@ -79,8 +83,12 @@ impl Prepared {
         }
         self.become_(State::Busy);
         let this = self.clone();
+        let spare = self.spare.take();
         spawn_local(async move {
-            let result = files::create(&this.path(), this.config.segment.get(), zeros).await;
+            let result = match spare {
+                Some(spare) => files::rename(spare, this.path()).await,
+                None => files::create(&this.path(), this.config.segment.get(), zeros).await,
+            };
             this.end(result).await;
         })
         .detach();
@@ -138,27 +146,31 @@ impl Prepared {
         Claim(self.clone(), then)
     }
 
-    /// Keeps a dropped segment's file as the next one, or removes it.
+    /// Keeps a dropped segment's file as the next one or the one after, or removes it.
     pub async fn recycle(self: &Rc<Self>, dropped: &SegmentFile) -> Result<(), WalError> {
-        if !self.is_idle() || dropped.size != self.config.segment.get() {
+        let is_wanted = self.spare.borrow().is_none() && dropped.size == self.config.segment.get();
+        if !is_wanted {
             return files::remove(dropped.path.clone()).await;
         }
-        self.become_(State::Busy);
-        let (this, from) = (self.clone(), dropped.path.clone());
-        let renamed = spawn_local(async move {
-            let result = files::rename(from, this.path()).await;
-            this.end(result).await;
-        });
-        let _ = renamed.detach().await;
+        *self.spare.borrow_mut() = Some(dropped.path.clone());
+        if self.is_idle() {
+            *self.state.borrow_mut() = State::Nothing;
+            self.begin(false);
+            self.settle().await;
+        }
         match &*self.state.borrow() {
             State::Failed(error) => Err(error.clone()),
             _ => Ok(()),
         }
     }
 
-    /// Removes the file if it lies ready, to give its space to something more urgent. Whether there was one.
+    /// Removes the file if it lies ready, and the spare one, to give the space to something more urgent. Whether there was any.
     pub async fn give_up(self: &Rc<Self>) -> Result<bool, WalError> {
         self.settle().await;
+        let spare = self.spare.take();
+        if let Some(spare) = spare {
+            return files::remove(spare).await.map(|()| true);
+        }
         if !matches!(*self.state.borrow(), State::Ready) {
             return Ok(false);
         }
