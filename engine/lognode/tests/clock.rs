@@ -152,7 +152,12 @@ fn a_clock_that_jumps_while_running_changes_neither_pace_nor_order() {
     }
     let ahead = write(&server, 1);
     assert!(ahead > before);
-    assert_eq!(server.log().matches("the wall clock jumped ahead").count(), 1, "{}", server.log());
+    assert_eq!(
+        server.log().matches("the wall clock jumped ahead").count(),
+        1,
+        "{}",
+        server.log()
+    );
     assert_eq!(behind(), 1);
     let told = reader.tick(PATIENCE).timetick;
     let watch = reader.watch.clone();
@@ -160,7 +165,9 @@ fn a_clock_that_jumps_while_running_changes_neither_pace_nor_order() {
     clock.set(0);
     let server = Server::start_with(&scratch.path().join("data"), &clock.options());
     assert!(write(&server, 1) > told);
-    RawReader::resume(&server.address, "p", watch).unwrap().collect(1, PATIENCE);
+    RawReader::resume(&server.address, "p", watch)
+        .unwrap()
+        .collect(1, PATIENCE);
 }
 
 #[test]
@@ -179,7 +186,10 @@ fn metadata_that_can_not_be_read_stops_the_start() {
     let refused = |what: &str, words: &[&str]| {
         let begin = Instant::now();
         let (code, said) = Server::fails(&data, &clock.options());
-        assert!(code != 0 && begin.elapsed() < Duration::from_secs(3), "{what}: {code} {said}");
+        assert!(
+            code != 0 && begin.elapsed() < Duration::from_secs(3),
+            "{what}: {code} {said}"
+        );
         assert!(!said.contains("panicked"), "{what}: {said}");
         for word in ["node.meta"].iter().chain(words) {
             assert!(said.contains(word), "{what}: {said:?} does not name {word:?}");

@@ -5,10 +5,7 @@
 
 mod support;
 
-use std::{
-    thread,
-    time::Duration,
-};
+use std::{thread, time::Duration};
 
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use support::{
@@ -137,7 +134,10 @@ fn readers_fall_out_of_memory_and_come_back_a_hundred_times() {
     // came back from it. Two crossings a round and reader.
     let crossings = 2 * ROUNDS * READERS as u64;
     assert!(crossings >= 100);
-    assert!(read > ROUNDS * READERS as u64 * 300_000, "only {read} bytes came from disk");
+    assert!(
+        read > ROUNDS * READERS as u64 * 300_000,
+        "only {read} bytes came from disk"
+    );
     let tail = server.gauge("lognode_memory_used_bytes");
     assert!(tail <= 512 << 10, "{tail} bytes of memory in use");
     assert!(!server.log().contains("panicked"), "{}", server.log());

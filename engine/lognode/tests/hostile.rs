@@ -10,7 +10,9 @@ mod check {
 
     /// Gives a damaged record a right prefix and a right crc, so that the checks behind them are reached.
     pub fn mend(record: &mut [u8]) {
-        let Some(room) = record.len().checked_sub(PREFIX_BYTES) else { return };
+        let Some(room) = record.len().checked_sub(PREFIX_BYTES) else {
+            return;
+        };
         let index = u32::from_le_bytes(record[8..12].try_into().unwrap()) as usize;
         let index = index.min(room) & !7;
         record[..8].copy_from_slice(b"LNB1\x01\0\0\0");
@@ -132,13 +134,28 @@ fn strangers_are_answered_in_words() {
     assert!(too_large.message.contains("hello"), "{too_large:?}");
 
     // Frames that a reader or a producer may not send.
-    let on_reader = answer_to(&server, &[hello_frame(&hello(Intent::Read)), frame(FrameKind::Produce, 3, &batch)].concat());
-    assert_says(&on_reader.expect("an answer"), RefusalCode::BadRequest, &["produce", "credit"]);
+    let on_reader = answer_to(
+        &server,
+        &[hello_frame(&hello(Intent::Read)), frame(FrameKind::Produce, 3, &batch)].concat(),
+    );
+    assert_says(
+        &on_reader.expect("an answer"),
+        RefusalCode::BadRequest,
+        &["produce", "credit"],
+    );
     let on_producer = answer_to(
         &server,
-        &[hello_frame(&hello(Intent::Produce)), frame(FrameKind::Credit, 0, &[1; 8])].concat(),
+        &[
+            hello_frame(&hello(Intent::Produce)),
+            frame(FrameKind::Credit, 0, &[1; 8]),
+        ]
+        .concat(),
     );
-    assert_says(&on_producer.expect("an answer"), RefusalCode::BadRequest, &["credit", "produce"]);
+    assert_says(
+        &on_producer.expect("an answer"),
+        RefusalCode::BadRequest,
+        &["credit", "produce"],
+    );
     let mut producer = RawProducer::open(&server.address, PCHANNEL).unwrap();
     let astray = producer.ask(&inserts("elsewhere", "v", &[b"x"])).refusal();
     assert_says(&astray, RefusalCode::BadRequest, &["elsewhere", PCHANNEL]);
@@ -156,18 +173,25 @@ fn lengths_that_lie_take_no_memory() {
     let liars: Vec<_> = (0..60)
         .map(|i| {
             let (mut raw, _) = greet(&server.address, &hello(Intent::Produce)).unwrap();
-            raw.write(&FrameHeader::new(FrameKind::Produce, 256 << 10, i).to_bytes()).unwrap();
+            raw.write(&FrameHeader::new(FrameKind::Produce, 256 << 10, i).to_bytes())
+                .unwrap();
             raw.write(&[0; 100]).unwrap();
             raw
         })
         .collect();
     thread::sleep(Duration::from_millis(700));
     let taken = server.gauge("lognode_memory_used_bytes{shard=\"0\",part=\"receiving\"}");
-    assert!(taken > 0 && taken <= 60 * 8_192 && taken < whole, "{taken} bytes of {whole} taken by lies");
+    assert!(
+        taken > 0 && taken <= 60 * 8_192 && taken < whole,
+        "{taken} bytes of {whole} taken by lies"
+    );
     let mut producer = RawProducer::open(&server.address, PCHANNEL).unwrap();
     producer.ask(&inserts(PCHANNEL, "v", &[b"still served"])).ack();
     // A length over the limit is refused before a byte of it is read.
-    producer.raw.write(&FrameHeader::new(FrameKind::Produce, 3 << 30, 8).to_bytes()).unwrap();
+    producer
+        .raw
+        .write(&FrameHeader::new(FrameKind::Produce, 3 << 30, 8).to_bytes())
+        .unwrap();
     let refusal = producer.answer(PATIENCE).expect("an answer").1.refusal();
     assert_says(&refusal, RefusalCode::TooLarge, &["3221225472"]);
     assert!(producer.raw.ends_within(PATIENCE));
@@ -238,7 +262,10 @@ fn noise_cuts_and_forgeries_are_refused_or_stored_whole() {
             }
         }
     }
-    assert!(acked > 100 && refused > 100, "{acked} messages acked, {refused} batches refused");
+    assert!(
+        acked > 100 && refused > 100,
+        "{acked} messages acked, {refused} batches refused"
+    );
     drop(producer);
     // Whatever got in can be read, by the strictest reader, from memory and from disk.
     let stored = read_all(&server.address, PCHANNEL).1.len();
@@ -253,7 +280,10 @@ fn noise_cuts_and_forgeries_are_refused_or_stored_whole() {
 fn a_thousand_connections_come_and_go() {
     let scratch = Scratch::new("thousand");
     let server = Server::start_with(&scratch.path().join("data"), &Options::small());
-    RawProducer::open(&server.address, PCHANNEL).unwrap().ask(&inserts(PCHANNEL, "v", &[b"x"])).ack();
+    RawProducer::open(&server.address, PCHANNEL)
+        .unwrap()
+        .ask(&inserts(PCHANNEL, "v", &[b"x"]))
+        .ack();
     // These never say hello, or only half of one; they are closed in bounded time.
     let whole = hello_frame(&hello(Intent::Produce));
     let silent: Vec<_> = (0..40)
@@ -271,7 +301,11 @@ fn a_thousand_connections_come_and_go() {
             1 => whole[..whole.len() / 2].to_vec(),
             2 => whole.clone(),
             3 => hello_frame(&hello(Intent::Read)),
-            _ => [whole.clone(), FrameHeader::new(FrameKind::Produce, 5_000, 1).to_bytes().to_vec()].concat(),
+            _ => [
+                whole.clone(),
+                FrameHeader::new(FrameKind::Produce, 5_000, 1).to_bytes().to_vec(),
+            ]
+            .concat(),
         };
         let mut raw = Raw::connect(&server.address).unwrap();
         raw.write(&bytes).unwrap();
@@ -283,7 +317,11 @@ fn a_thousand_connections_come_and_go() {
     for mut raw in silent {
         assert!(raw.ends_within(PATIENCE), "a stranger without a hello is kept");
     }
-    assert!(since.elapsed() > Duration::from_secs(2) && since.elapsed() < Duration::from_secs(9), "{:?}", since.elapsed());
+    assert!(
+        since.elapsed() > Duration::from_secs(2) && since.elapsed() < Duration::from_secs(9),
+        "{:?}",
+        since.elapsed()
+    );
     all_is_well(&server, 1);
     // The node's limit of connections is told as such.
     let few = Options::small().env("LOGNODE_LIMITS__CONNECTIONS", 3);

@@ -79,22 +79,42 @@ fn an_idle_node_writes_nothing() {
     }
     thread::sleep(Duration::from_secs(2)); // files are made ready behind the first appends
 
-    let (files, logged) = (snapshot(&data.join("pchannels")), server.metric("lognode_log_written_bytes"));
-    let (metadata, cpu_before, begin) = (server.metric("lognode_metadata_written_bytes"), cpu(&server), Instant::now());
+    let (files, logged) = (
+        snapshot(&data.join("pchannels")),
+        server.metric("lognode_log_written_bytes"),
+    );
+    let (metadata, cpu_before, begin) = (
+        server.metric("lognode_metadata_written_bytes"),
+        cpu(&server),
+        Instant::now(),
+    );
     assert!(logged > 0);
     let heard = thread::scope(|scope| {
-        let listening: Vec<_> = readers.iter_mut().map(|reader| scope.spawn(|| reader.listen(IDLE))).collect();
-        listening.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        let listening: Vec<_> = readers
+            .iter_mut()
+            .map(|reader| scope.spawn(|| reader.listen(IDLE)))
+            .collect();
+        listening
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect::<Vec<_>>()
     });
     eprintln!("CPU while idle: {:?} in {IDLE:?}", cpu(&server) - cpu_before);
     for heard in &heard {
-        assert!(heard.iter().all(|event| matches!(event, Heard::Tick(_))), "a message came from nowhere");
+        assert!(
+            heard.iter().all(|event| matches!(event, Heard::Tick(_))),
+            "a message came from nowhere"
+        );
         let expected = IDLE.as_millis() as usize / 10;
         assert!(heard.len() > expected / 2, "{} ticks in {IDLE:?}", heard.len());
     }
     let marks = (server.metric("lognode_metadata_written_bytes") - metadata) / 512;
     let most = begin.elapsed().as_secs() / 2 + 1;
-    assert!(marks <= most, "{marks} marks in {:?}: more than one in 2 s", begin.elapsed());
+    assert!(
+        marks <= most,
+        "{marks} marks in {:?}: more than one in 2 s",
+        begin.elapsed()
+    );
     assert!(marks >= 1, "nothing kept the promises over a restart");
     assert_eq!(server.metric("lognode_log_written_bytes"), logged, "a tick was written");
     assert_eq!(snapshot(&data.join("pchannels")), files, "a file of a log changed");

@@ -138,7 +138,10 @@ async fn produce_all(world: Arc<World>, seed: u64) {
 }
 
 fn wait_for_acks(world: &World, more: u64) {
-    let (goal, deadline) = (world.acked.load(Relaxed) + more, Instant::now() + Duration::from_secs(20));
+    let (goal, deadline) = (
+        world.acked.load(Relaxed) + more,
+        Instant::now() + Duration::from_secs(20),
+    );
     while world.acked.load(Relaxed) < goal {
         assert!(Instant::now() < deadline, "appends stand still");
         thread::sleep(Duration::from_micros(200));
@@ -162,7 +165,11 @@ async fn produce(world: Arc<World>, at: usize, forgetful: bool, mut random: Smal
         .in_flight(8, 1 << 20)
         .stall_timeout(Duration::from_secs(2))
         // A forgetful one also stops waiting while the server is down: its outcomes stay unknown.
-        .deadline(if forgetful { Duration::from_millis(40) } else { Duration::from_secs(20) });
+        .deadline(if forgetful {
+            Duration::from_millis(40)
+        } else {
+            Duration::from_secs(20)
+        });
     while !world.done.load(Relaxed) {
         let Ok(producer) = Producer::connect_with(client.clone(), PCHANNELS[at], config.clone()).await else {
             tokio::time::sleep(Duration::from_millis(5)).await;

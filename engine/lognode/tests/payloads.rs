@@ -22,7 +22,12 @@ use wire_format::{
     protocol::{RefusalCode, Start},
 };
 
-type Row = (&'static str, MessageType, Vec<(&'static str, &'static str)>, &'static [u8]);
+type Row = (
+    &'static str,
+    MessageType,
+    Vec<(&'static str, &'static str)>,
+    &'static [u8],
+);
 
 fn rows() -> Vec<Row> {
     let mut rows: Vec<Row> = vec![
@@ -45,7 +50,10 @@ fn check(messages: &[Got], rows: &[Row], acked: &[Timetick]) {
     assert_eq!(messages.len(), rows.len());
     for (i, (message, (vchannel, message_type, properties, body))) in messages.iter().zip(rows).enumerate() {
         assert_eq!((message.offset, message.timetick), (i as u64, acked[i]));
-        assert_eq!((message.vchannel.as_str(), message.message_type), (*vchannel, *message_type));
+        assert_eq!(
+            (message.vchannel.as_str(), message.message_type),
+            (*vchannel, *message_type)
+        );
         let sent: Vec<(String, String)> = properties.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
         assert_eq!(message.properties, sent);
         assert_eq!(message.body, *body);
@@ -69,7 +77,9 @@ fn messages_without_a_payload_are_messages() {
             let properties = properties.iter().copied();
             builder.push(vchannel, *message_type, properties, body).unwrap();
         }
-        let ack = producer.ask(&builder.finish(Origin::default()).unwrap().to_bytes()).ack();
+        let ack = producer
+            .ask(&builder.finish(Origin::default()).unwrap().to_bytes())
+            .ack();
         acked.extend((0..batch.len() as u64).map(|i| ack.first_timetick.plus(i)));
     }
     check(&live.collect(rows.len(), PATIENCE), &rows, &acked);
@@ -79,12 +89,20 @@ fn messages_without_a_payload_are_messages() {
     server.kill();
     let server = Server::start(&data);
     check(&read_all(&server.address, "p").1, &rows, &acked);
-    for wanted in [MessageType::FLUSH, MessageType::DELETE, MessageType(900), MessageType(4_000)] {
+    for wanted in [
+        MessageType::FLUSH,
+        MessageType::DELETE,
+        MessageType(900),
+        MessageType(4_000),
+    ] {
         let count = rows.iter().filter(|row| row.1 == wanted).count();
         let filter = Filter::new(vec![], vec![wanted], Timetick::ZERO, Timetick::MAX);
         let mut reader = RawReader::open_with(&server.address, "p", Start::Earliest, filter, 1 << 20).unwrap();
         let got = reader.collect(count, PATIENCE);
-        assert!(got.len() == count && got.iter().all(|m| m.message_type == wanted && m.body.is_empty()), "{got:?}");
+        assert!(
+            got.len() == count && got.iter().all(|m| m.message_type == wanted && m.body.is_empty()),
+            "{got:?}"
+        );
     }
 }
 
@@ -104,7 +122,10 @@ fn a_batch_over_the_limit_is_refused_at_once_and_disturbs_nobody() {
     let options = Options::small().env("LOGNODE_LIMITS__BATCH_BYTES", LIMIT);
     let server = Server::start_with(&scratch.path().join("data"), &options);
     let stop = AtomicBool::new(false);
-    RawProducer::open(&server.address, "p").unwrap().ask(&inserts("p", "v0", &[b""])).ack();
+    RawProducer::open(&server.address, "p")
+        .unwrap()
+        .ask(&inserts("p", "v0", &[b""]))
+        .ack();
     let (longest, small) = thread::scope(|scope| {
         let others = scope.spawn(|| {
             let mut producer = RawProducer::open(&server.address, "p").unwrap();
@@ -128,7 +149,10 @@ fn a_batch_over_the_limit_is_refused_at_once_and_disturbs_nobody() {
         });
         for _ in 0..5 {
             for bytes in [LIMIT - 1, LIMIT] {
-                RawProducer::open(&server.address, "p").unwrap().ask(&sized(bytes)).ack();
+                RawProducer::open(&server.address, "p")
+                    .unwrap()
+                    .ask(&sized(bytes))
+                    .ack();
             }
             for bytes in [LIMIT + 1, 2 * LIMIT] {
                 let mut producer = RawProducer::open(&server.address, "p").unwrap();
@@ -136,9 +160,17 @@ fn a_batch_over_the_limit_is_refused_at_once_and_disturbs_nobody() {
                 // The server may close before it has taken all of it.
                 let _ = producer.send(9, &sized(bytes));
                 let (_, answer) = producer.answer(PATIENCE).expect("an answer");
-                assert!(begin.elapsed() < Duration::from_millis(100), "refused after {:?}", begin.elapsed());
+                assert!(
+                    begin.elapsed() < Duration::from_millis(100),
+                    "refused after {:?}",
+                    begin.elapsed()
+                );
                 let refusal = answer.refusal();
-                assert_says(&refusal, RefusalCode::TooLarge, &[&bytes.to_string(), &LIMIT.to_string()]);
+                assert_says(
+                    &refusal,
+                    RefusalCode::TooLarge,
+                    &[&bytes.to_string(), &LIMIT.to_string()],
+                );
                 assert_eq!((refusal.measured, refusal.limit_value), (bytes as u64, LIMIT as u64));
             }
         }
@@ -158,7 +190,9 @@ async fn a_client_splits_by_true_size_and_refuses_what_can_not_be_split() {
     let scratch = Scratch::new("split");
     let options = Options::small().env("LOGNODE_LIMITS__BATCH_BYTES", LIMIT);
     let server = Server::start_with(&scratch.path().join("data"), &options);
-    let producer = Producer::connect(ClientConfig::new(&server.address), "p").await.unwrap();
+    let producer = Producer::connect(ClientConfig::new(&server.address), "p")
+        .await
+        .unwrap();
     let row = |i: usize, bytes: usize| Message::new("v", MessageType::INSERT, vec![i as u8; bytes]);
     let mut pending = Vec::new();
     for i in 0..3_000 {
@@ -180,7 +214,10 @@ async fn a_client_splits_by_true_size_and_refuses_what_can_not_be_split() {
         };
         assert!(*limit == LIMIT as u64 && *found > *limit, "{error}");
         assert_eq!(error.outcome(), Outcome::NotStored);
-        assert!(!error.is_retryable() && error.to_string().contains(&LIMIT.to_string()), "{error}");
+        assert!(
+            !error.is_retryable() && error.to_string().contains(&LIMIT.to_string()),
+            "{error}"
+        );
     }
     assert!(begin.elapsed() < Duration::from_millis(100), "{:?}", begin.elapsed());
     let last = producer.send(row(1, 10)).await.unwrap();

@@ -38,7 +38,8 @@ fn offsets(messages: &[Got]) -> Vec<u64> {
 
 /// What a reader gets until it is at the end and only ticks follow.
 fn gets(server: &Server, pchannel: &str, start: Start) -> Vec<u64> {
-    let mut reader = RawReader::open(&server.address, pchannel, start).unwrap_or_else(|end| panic!("{start:?}: {end:?}"));
+    let mut reader =
+        RawReader::open(&server.address, pchannel, start).unwrap_or_else(|end| panic!("{start:?}: {end:?}"));
     let (mut got, mut ticks) = (Vec::new(), 0);
     let end = reader.reply.next_offset.get();
     while ticks < 2 || reader.watch.next < end {
@@ -52,8 +53,15 @@ fn gets(server: &Server, pchannel: &str, start: Start) -> Vec<u64> {
 
 fn refused(server: &Server, pchannel: &str, start: Start) -> wire_format::protocol::Refusal {
     let begin = Instant::now();
-    let refusal = RawReader::open(&server.address, pchannel, start).map(|_| ()).unwrap_err().refusal();
-    assert!(begin.elapsed() < Duration::from_secs(1), "a refusal took {:?}", begin.elapsed());
+    let refusal = RawReader::open(&server.address, pchannel, start)
+        .map(|_| ())
+        .unwrap_err()
+        .refusal();
+    assert!(
+        begin.elapsed() < Duration::from_secs(1),
+        "a refusal took {:?}",
+        begin.elapsed()
+    );
     refusal
 }
 
@@ -65,18 +73,34 @@ fn check_starts(server: &Server, pchannel: &str, timeticks: &[Timetick]) {
     assert_eq!(gets(server, pchannel, Start::Latest), from(n), "latest");
     for i in 0..=n {
         // Inclusive at i; exclusive after i is inclusive at i + 1. The end itself is a place to wait at.
-        assert_eq!(gets(server, pchannel, Start::Offset(Offset(i))), from(i), "offset {i} of {n}");
+        assert_eq!(
+            gets(server, pchannel, Start::Offset(Offset(i))),
+            from(i),
+            "offset {i} of {n}"
+        );
     }
     let beyond = refused(server, pchannel, Start::Offset(Offset(n + 1)));
     assert_says(&beyond, RefusalCode::BeyondEnd, &["ends at", "latest"]);
     assert_eq!((beyond.asked_offset, beyond.next_offset), (Offset(n + 1), Offset(n)));
     for (i, timetick) in timeticks.iter().enumerate() {
         let i = i as u64;
-        assert_eq!(gets(server, pchannel, Start::Timetick(*timetick)), from(i), "at the time of {i}");
-        assert_eq!(gets(server, pchannel, Start::Timetick(timetick.plus(1))), from(i + 1), "after {i}");
+        assert_eq!(
+            gets(server, pchannel, Start::Timetick(*timetick)),
+            from(i),
+            "at the time of {i}"
+        );
+        assert_eq!(
+            gets(server, pchannel, Start::Timetick(timetick.plus(1))),
+            from(i + 1),
+            "after {i}"
+        );
         let before = timetick.previous(); // which may be the time of the message in front
         let first = timeticks.iter().filter(|&&other| other < before).count() as u64;
-        assert_eq!(gets(server, pchannel, Start::Timetick(before)), from(first), "before {i}");
+        assert_eq!(
+            gets(server, pchannel, Start::Timetick(before)),
+            from(first),
+            "before {i}"
+        );
     }
     assert_eq!(gets(server, pchannel, Start::Timetick(Timetick::ZERO)), from(0));
 }
@@ -105,7 +129,11 @@ fn each_start_gives_exactly_its_messages() {
     // A reader that waits at the end gets the next message, whatever its start was.
     for (name, timeticks) in &tables {
         let n = timeticks.len() as u64;
-        let starts = [Start::Latest, Start::Offset(Offset(n)), Start::Timetick(server_time(&server, name))];
+        let starts = [
+            Start::Latest,
+            Start::Offset(Offset(n)),
+            Start::Timetick(server_time(&server, name)),
+        ];
         let mut readers: Vec<_> = starts
             .into_iter()
             .map(|start| RawReader::open(&server.address, name, start).unwrap())
@@ -133,22 +161,35 @@ fn a_truncation_is_exact_and_a_reader_below_it_is_told() {
     let data = scratch.path().join("data");
     let mut server = Server::start_with(&data, &Options::small());
     write(&server, "few", &[25]);
-    assert_eq!(truncate(&server.address, "few", 0).unwrap().first_offset, Offset(0), "to the first: nothing goes");
+    assert_eq!(
+        truncate(&server.address, "few", 0).unwrap().first_offset,
+        Offset(0),
+        "to the first: nothing goes"
+    );
     assert_eq!(gets(&server, "few", Start::Earliest).len(), 25);
-    assert_eq!(truncate(&server.address, "few", 1).unwrap().first_offset, Offset(1), "the first goes, no other");
+    assert_eq!(
+        truncate(&server.address, "few", 1).unwrap().first_offset,
+        Offset(1),
+        "the first goes, no other"
+    );
     assert_eq!(gets(&server, "few", Start::Earliest)[0], 1);
     let beyond = truncate(&server.address, "few", 26).unwrap_err();
     assert_says(&beyond, RefusalCode::BeyondEnd, &["25", "26"]);
 
     write(&server, "p", &[100; 10]);
     // It stands at 300 and has no credit for more.
-    let mut overtaken = RawReader::open_with(&server.address, "p", Start::Offset(Offset(300)), Filter::default(), 1).unwrap();
+    let mut overtaken =
+        RawReader::open_with(&server.address, "p", Start::Offset(Offset(300)), Filter::default(), 1).unwrap();
     overtaken.grant = false;
     overtaken.collect(100, PATIENCE);
     assert_eq!(truncate(&server.address, "p", 600).unwrap().first_offset, Offset(600));
     let begin = Instant::now();
     let told = overtaken.refusal(PATIENCE);
-    assert!(begin.elapsed() < Duration::from_secs(1), "the overtaken reader heard it after {:?}", begin.elapsed());
+    assert!(
+        begin.elapsed() < Duration::from_secs(1),
+        "the overtaken reader heard it after {:?}",
+        begin.elapsed()
+    );
     assert_says(&told, RefusalCode::Truncated, &["600", "400", "earliest"]);
     assert_eq!((told.asked_offset, told.first_offset), (Offset(400), Offset(600)));
     for round in 0..3 {
@@ -158,7 +199,10 @@ fn a_truncation_is_exact_and_a_reader_below_it_is_told() {
         assert_eq!(gets(&server, "p", Start::Earliest), (600..1_000).collect::<Vec<_>>());
         assert_eq!(gets(&server, "p", Start::Offset(Offset(600))).len(), 400);
         assert_eq!(gets(&server, "p", Start::Offset(Offset(601))).len(), 399);
-        assert_eq!(refused(&server, "p", Start::Offset(Offset(5_000))).code, RefusalCode::BeyondEnd);
+        assert_eq!(
+            refused(&server, "p", Start::Offset(Offset(5_000))).code,
+            RefusalCode::BeyondEnd
+        );
         // Less than before changes nothing.
         assert_eq!(truncate(&server.address, "p", 200).unwrap().first_offset, Offset(600));
         if round == 0 {
@@ -169,7 +213,10 @@ fn a_truncation_is_exact_and_a_reader_below_it_is_told() {
         server = Server::start_with(&data, &Options::small());
     }
     // All of it may go; the next message follows the old ones.
-    assert_eq!(truncate(&server.address, "p", 1_000).unwrap().first_offset, Offset(1_000));
+    assert_eq!(
+        truncate(&server.address, "p", 1_000).unwrap().first_offset,
+        Offset(1_000)
+    );
     assert_eq!(gets(&server, "p", Start::Earliest), [0; 0]);
     server.kill();
     let server = Server::start_with(&data, &Options::small());
@@ -200,18 +247,30 @@ fn a_new_reader_of_a_quiet_channel_catches_up() {
         let mut reader = RawReader::open_with(&server.address, "p", Start::Earliest, filter, 8 << 20).unwrap();
         let begin = Instant::now();
         assert_eq!(reader.collect(expected, PATIENCE).len(), expected);
-        let now_ms = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
+        let now_ms = || {
+            std::time::SystemTime::now()
+                .duration_since(std::time::UNIX_EPOCH)
+                .unwrap()
+                .as_millis() as u64
+        };
         loop {
             let tick = reader.tick(PATIENCE);
             if tick.next_offset == Offset(70) && tick.timetick.physical().get() + 100 > now_ms() {
                 break;
             }
-            assert!(begin.elapsed() < Duration::from_secs(2), "no fresh tick at the end: {tick:?}");
+            assert!(
+                begin.elapsed() < Duration::from_secs(2),
+                "no fresh tick at the end: {tick:?}"
+            );
         }
         let ticks = reader.listen(Duration::from_secs(1)).len();
         assert!(ticks > 50, "{ticks} ticks in 1 s");
     }
-    assert_eq!(server.metric("lognode_log_written_bytes"), stored, "the quiet time wrote");
+    assert_eq!(
+        server.metric("lognode_log_written_bytes"),
+        stored,
+        "the quiet time wrote"
+    );
 }
 
 /// Case 9: a filter that matches nothing. A tenth of its million messages, as this also runs without optimisation.
@@ -235,8 +294,14 @@ fn a_filter_that_matches_nothing_moves_on_and_sends_nothing() {
     let server = Server::start_with(&data, &Options::small());
     let end = server_time(&server, "p");
     let nothing: [(&str, Filter); 3] = [
-        ("vchannel", Filter::new(vec!["b".into()], vec![], Timetick::ZERO, Timetick::MAX)),
-        ("type", Filter::new(vec![], vec![MessageType::DELETE], Timetick::ZERO, Timetick::MAX)),
+        (
+            "vchannel",
+            Filter::new(vec!["b".into()], vec![], Timetick::ZERO, Timetick::MAX),
+        ),
+        (
+            "type",
+            Filter::new(vec![], vec![MessageType::DELETE], Timetick::ZERO, Timetick::MAX),
+        ),
         ("time", Filter::new(vec![], vec![], end.plus(1 << 40), Timetick::MAX)),
     ];
     for (name, filter) in nothing {
@@ -251,8 +316,15 @@ fn a_filter_that_matches_nothing_moves_on_and_sends_nothing() {
                 moved = Instant::now();
             }
             let at_end = reader.watch.next == BATCHES * PER_BATCH;
-            assert!(at_end || moved.elapsed() < Duration::from_secs(1), "{name}: stuck at {before}");
-            assert!(begin.elapsed() < PATIENCE * 3, "{name}: {before} after {:?}", begin.elapsed());
+            assert!(
+                at_end || moved.elapsed() < Duration::from_secs(1),
+                "{name}: stuck at {before}"
+            );
+            assert!(
+                begin.elapsed() < PATIENCE * 3,
+                "{name}: {before} after {:?}",
+                begin.elapsed()
+            );
         }
         assert_eq!(reader.delivered_bytes, 0, "{name}");
         let (position, read) = (reader.watch.next, server.metric("lognode_log_read_bytes"));
@@ -271,9 +343,17 @@ fn a_reader_of_what_can_not_be_is_refused_in_words() {
     let scratch = Scratch::new("words");
     let options = Options::small().env("LOGNODE_PCHANNELS__AUTO_CREATE", false);
     let server = Server::start_with(&scratch.path().join("data"), &options);
-    assert_says(&refused(&server, "nowhere", Start::Earliest), RefusalCode::UnknownPchannel, &["nowhere", "auto_create"]);
+    assert_says(
+        &refused(&server, "nowhere", Start::Earliest),
+        RefusalCode::UnknownPchannel,
+        &["nowhere", "auto_create"],
+    );
     for name in ["", "..", "a/b", "\u{e9}"] {
-        assert_eq!(refused(&server, name, Start::Earliest).code, RefusalCode::BadRequest, "{name:?}");
+        assert_eq!(
+            refused(&server, name, Start::Earliest).code,
+            RefusalCode::BadRequest,
+            "{name:?}"
+        );
     }
     let NoWelcome::Refused(_) = RawProducer::open(&server.address, "nowhere").map(|_| ()).unwrap_err() else {
         panic!("not told");

@@ -42,7 +42,10 @@ fn a_batch_sent_again_is_acked_at_its_first_place() {
     let mut server = Server::start_with(&data, &Options::small());
     let mut producer = RawProducer::open(&server.address, "p").unwrap();
     let batches: Vec<_> = (0..4u64).map(|i| batch(0, 3 * i, &["a", "b", "c"])).collect();
-    let acks: Vec<_> = batches.iter().map(|batch| duplicate(producer.ask(batch).ack())).collect();
+    let acks: Vec<_> = batches
+        .iter()
+        .map(|batch| duplicate(producer.ask(batch).ack()))
+        .collect();
     let check = |address: &str| {
         let mut other = RawProducer::open(address, "p").unwrap();
         for _ in 0..2 {
@@ -73,7 +76,10 @@ fn a_batch_sent_again_is_acked_at_its_first_place() {
     let mine: Vec<_> = log.iter().filter(|m| m.vchannel == "v").collect();
     assert_eq!(mine.len(), 12, "each message once");
     for (ack, three) in acks.iter().zip(mine.chunks(3)) {
-        assert_eq!((three[0].offset, three[0].timetick), (ack.base_offset.get(), ack.first_timetick));
+        assert_eq!(
+            (three[0].offset, three[0].timetick),
+            (ack.base_offset.get(), ack.first_timetick)
+        );
     }
 }
 
@@ -263,7 +269,9 @@ async fn a_swallowed_ack_is_given_again_and_nothing_is_stored_twice() {
         assert_eq!(ack.base_offset.get() as usize + count, expected.len());
     }
     let address = server.address.clone();
-    let (_, log) = tokio::task::spawn_blocking(move || read_all(&address, "p")).await.unwrap();
+    let (_, log) = tokio::task::spawn_blocking(move || read_all(&address, "p"))
+        .await
+        .unwrap();
     let bodies: Vec<_> = log.into_iter().map(|m| String::from_utf8(m.body).unwrap()).collect();
     assert_eq!(bodies, expected);
 }

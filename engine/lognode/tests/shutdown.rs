@@ -48,7 +48,9 @@ async fn produce(address: String, book: Arc<Book>, keys: Arc<AtomicU64>, done: A
 #[tokio::main(flavor = "current_thread")]
 async fn follow(address: String, done: Arc<AtomicBool>) -> u64 {
     let client = ClientConfig::new(address).backoff(Duration::from_millis(5), Duration::from_millis(50));
-    let mut reader = Reader::open(client, "p", ReadOptions::from(Start::Earliest)).await.unwrap();
+    let mut reader = Reader::open(client, "p", ReadOptions::from(Start::Earliest))
+        .await
+        .unwrap();
     let (mut next, mut quiet) = (0, 0);
     while !done.load(Relaxed) || quiet < 50 {
         match reader.next().await.unwrap() {
@@ -71,7 +73,11 @@ fn a_stop_under_load_leaves_nothing_to_recover_and_clients_go_on() {
         listen: Some(server.address.clone()),
         ..Options::small()
     };
-    let (book, keys, done) = (Arc::new(Book::default()), Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
+    let (book, keys, done) = (
+        Arc::new(Book::default()),
+        Arc::<AtomicU64>::default(),
+        Arc::<AtomicBool>::default(),
+    );
     let producers: Vec<_> = (0..3)
         .map(|_| {
             let (address, book, keys, done) = (server.address.clone(), book.clone(), keys.clone(), done.clone());
@@ -86,7 +92,11 @@ fn a_stop_under_load_leaves_nothing_to_recover_and_clients_go_on() {
         thread::sleep(Duration::from_millis(300 + 37 * round));
         let begin = Instant::now();
         server.stop();
-        assert!(begin.elapsed() < Duration::from_secs(4), "the stop took {:?}", begin.elapsed());
+        assert!(
+            begin.elapsed() < Duration::from_secs(4),
+            "the stop took {:?}",
+            begin.elapsed()
+        );
         let log = std::fs::read_to_string(data.with_extension("log")).unwrap().len();
         server = Server::start_with(&data, &options);
         let new = server.log()[log..].to_owned();
@@ -94,7 +104,10 @@ fn a_stop_under_load_leaves_nothing_to_recover_and_clients_go_on() {
         assert!(!opened.is_empty(), "{new}");
         for line in opened {
             let plain: String = strip_colours(line);
-            assert!(plain.ends_with("scanned_bytes=0"), "a stop in order left something to scan: {plain}");
+            assert!(
+                plain.ends_with("scanned_bytes=0"),
+                "a stop in order left something to scan: {plain}"
+            );
         }
     }
     done.store(true, Relaxed);
@@ -130,8 +143,15 @@ fn a_second_server_on_the_same_folder_is_refused() {
     producer.ask(&inserts("p", "v", &[b"x"])).ack();
     let begin = Instant::now();
     let (code, said) = Server::fails(&data, &Options::default());
-    assert!(code != 0 && begin.elapsed() < Duration::from_secs(3), "{code} after {:?}", begin.elapsed());
-    assert!(said.contains("in use by another lognode") && !said.contains("panicked"), "{said}");
+    assert!(
+        code != 0 && begin.elapsed() < Duration::from_secs(3),
+        "{code} after {:?}",
+        begin.elapsed()
+    );
+    assert!(
+        said.contains("in use by another lognode") && !said.contains("panicked"),
+        "{said}"
+    );
     // The first one is none the worse for it, and its folder is free once it is gone, even by a kill.
     producer.ask(&inserts("p", "v", &[b"y"])).ack();
     server.kill();
@@ -169,7 +189,12 @@ fn the_pages_tell_how_the_node_is() {
     ] {
         assert_eq!(server.gauge(name), value, "{name}\n{page}");
     }
-    for name in ["lognode_log_written_bytes", "lognode_timer_turns", "lognode_memory_used_bytes", "lognode_uptime_s"] {
+    for name in [
+        "lognode_log_written_bytes",
+        "lognode_timer_turns",
+        "lognode_memory_used_bytes",
+        "lognode_uptime_s",
+    ] {
         assert!(page.contains(&format!("# HELP {name} ")), "{name} is not described");
         assert!(name.ends_with("uptime_s") || server.gauge(name) > 0, "{name}\n{page}");
     }

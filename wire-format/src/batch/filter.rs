@@ -1,6 +1,6 @@
 //! Which messages of a batch a reader wants, decided from headers alone.
 
-use super::view::BatchView;
+use super::{header::Header, view::BatchView};
 use crate::{ids::MessageType, timetick::Timetick};
 
 /// What a reader wants. An empty list means "all".
@@ -89,6 +89,7 @@ impl Filter {
             && self.max_timetick == Timetick::MAX
     }
 
+    #[inline]
     fn wants_vchannel(&self, name: &[u8]) -> bool {
         match self.vchannels.as_slice() {
             [] => true,
@@ -98,8 +99,18 @@ impl Filter {
         }
     }
 
+    #[inline]
     fn wants_type(&self, message_type: MessageType) -> bool {
-        self.message_types.is_empty() || self.message_types.binary_search(&message_type).is_ok()
+        match self.message_types.as_slice() {
+            [] => true,
+            [one] => *one == message_type,
+            many => self.type_bitmap & message_type.bit() != 0 && many.binary_search(&message_type).is_ok(),
+        }
+    }
+
+    #[inline]
+    fn wants_timetick(&self, timetick: Timetick) -> bool {
+        (self.min_timetick <= timetick) & (timetick <= self.max_timetick)
     }
 
     /// Looks at a stored batch. Bitmap, timetick range and dictionary decide first; the headers are scanned only if needed.
@@ -123,16 +134,13 @@ impl Filter {
         if vchannels_all && types_all && range_all {
             return Matched::Everything;
         }
-        indices.clear();
-        for (index, header) in (0u32..).zip(batch.headers()) {
-            let hit = (vchannels_all || wanted[usize::from(header.vchannel())])
-                && (types_all || self.wants_type(header.message_type()))
-                && (range_all || (self.min_timetick..=self.max_timetick).contains(&header.timetick()));
-            if hit {
-                indices.push(index);
-            }
-        }
-        match indices.len() {
+        let scan = Scan {
+            wanted: (!vchannels_all).then_some(wanted.as_slice()),
+            filter: self,
+            types_all,
+            range_all,
+        };
+        match scan.run(batch, indices) {
             0 => Matched::Nothing,
             n if n == batch.count() as usize => Matched::Everything,
             _ => Matched::Some,
@@ -140,14 +148,50 @@ impl Filter {
     }
 
     /// Marks the dictionary entries that are wanted and counts them.
+    #[inline]
     fn mark_wanted(&self, batch: &BatchView<'_>, wanted: &mut Vec<bool>) -> u32 {
-        let mut marked = 0;
         wanted.clear();
-        wanted.extend((0..batch.vchannel_count()).map(|index| {
-            let hit = self.wants_vchannel(batch.vchannel_bytes(index));
-            marked += u32::from(hit);
-            hit
-        }));
+        wanted.resize(batch.vchannel_count() as usize, false);
+        let mut marked = 0;
+        for (mark, name) in wanted.iter_mut().zip(batch.vchannel_names()) {
+            *mark = self.wants_vchannel(name);
+            marked += u32::from(*mark);
+        }
         marked
+    }
+}
+
+/// A pass over the headers, with what the batch as a whole did not decide.
+struct Scan<'s> {
+    /// By dictionary index; `None` if all are wanted.
+    wanted: Option<&'s [bool]>,
+    filter: &'s Filter,
+    types_all: bool,
+    range_all: bool,
+}
+
+impl Scan<'_> {
+    /// Puts the indices that match into `indices` and says how many they are. Each index is written, and kept by counting
+    /// it: a branch that depends on the data would be guessed wrong at every other message.
+    fn run(&self, batch: &BatchView<'_>, indices: &mut Vec<u32>) -> usize {
+        let count = batch.count() as usize;
+        if indices.len() < count {
+            indices.resize(count, 0);
+        }
+        let mut kept = 0;
+        for (index, header) in (0u32..).zip(batch.headers()) {
+            let hit = self.wants(header);
+            indices[kept] = index;
+            kept += usize::from(hit);
+        }
+        indices.truncate(kept);
+        kept
+    }
+
+    #[inline]
+    fn wants(&self, header: Header<'_>) -> bool {
+        self.wanted.is_none_or(|wanted| wanted[usize::from(header.vchannel())])
+            && (self.types_all || self.filter.wants_type(header.message_type()))
+            && (self.range_all || self.filter.wants_timetick(header.timetick()))
     }
 }

@@ -85,6 +85,7 @@ impl<'a> BatchView<'a> {
     ///
     /// # Panics
     /// May panic on access if `record` holds other bytes than those verified.
+    #[inline]
     pub fn new(record: &'a [u8], layout: Layout) -> Self {
         Self {
             record: &record[..layout.record_len()],
@@ -93,16 +94,19 @@ impl<'a> BatchView<'a> {
     }
 
     /// Where its parts stand; keep it to come back without a second verification.
+    #[inline]
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
     /// The whole record.
+    #[inline]
     pub fn bytes(&self) -> &'a [u8] {
         self.record
     }
 
     /// Messages present.
+    #[inline]
     pub fn count(&self) -> u32 {
         self.layout.count
     }
@@ -127,11 +131,13 @@ impl<'a> BatchView<'a> {
     }
 
     /// The bits of all message types present, without reading the rest of the meta.
+    #[inline]
     pub fn type_bitmap(&self) -> u64 {
         u64_at(self.record, self.layout.meta_at as usize + field::TYPE_BITMAP)
     }
 
     /// The first and the last timetick.
+    #[inline]
     pub fn timetick_range(&self) -> (Timetick, Timetick) {
         let at = self.layout.meta_at as usize;
         (
@@ -147,6 +153,7 @@ impl<'a> BatchView<'a> {
     }
 
     /// How many names its dictionary has.
+    #[inline]
     pub fn vchannel_count(&self) -> u32 {
         self.layout.vchannel_count
     }
@@ -154,7 +161,21 @@ impl<'a> BatchView<'a> {
     /// Name number `index` of its dictionary, as bytes.
     #[inline]
     pub(crate) fn vchannel_bytes(&self, index: u32) -> &'a [u8] {
-        let entry = self.layout.vchannels_at as usize + 4 * index as usize;
+        self.text_of_entry(self.layout.vchannels_at as usize + 4 * index as usize)
+    }
+
+    /// The names of its dictionary, as bytes.
+    #[inline]
+    pub(crate) fn vchannel_names(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let view = *self;
+        let first = view.layout.vchannels_at as usize;
+        let end = first + 4 * view.layout.vchannel_count as usize;
+        (first..end).step_by(4).map(move |entry| view.text_of_entry(entry))
+    }
+
+    /// The text that the dictionary's entry at `entry` points to.
+    #[inline]
+    fn text_of_entry(&self, entry: usize) -> &'a [u8] {
         let text = &self.record[entry + u32_at(self.record, entry) as usize..];
         let len = u32_at(text, 0) as usize;
         &text[4..4 + len]
@@ -167,8 +188,7 @@ impl<'a> BatchView<'a> {
 
     /// The names of its dictionary.
     pub fn vchannels(&self) -> impl Iterator<Item = &'a str> + use<'a> {
-        let view = *self;
-        (0..self.layout.vchannel_count).map(move |index| text(view.vchannel_bytes(index)))
+        self.vchannel_names().map(text)
     }
 
     /// All headers, as one array.
@@ -192,6 +212,7 @@ impl<'a> BatchView<'a> {
     }
 
     /// The payload area.
+    #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.record[self.layout.payload_at as usize..]
     }

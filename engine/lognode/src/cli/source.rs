@@ -101,7 +101,7 @@ impl JsonLines {
             };
             let file = File::open(path).map_err(wrong)?;
             let facts = file.metadata().map_err(wrong)?;
-            (Box::new(file), facts.is_file().then(|| facts.len()))
+            (Box::new(file), facts.is_file().then_some(facts.len()))
         };
         Ok(Self {
             input: BufReader::with_capacity(256 << 10, input),

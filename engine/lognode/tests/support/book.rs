@@ -16,7 +16,10 @@ enum Fate {
     /// Sent, and nothing heard.
     Unknown,
     Refused,
-    Acked { offset: u64, timetick: Timetick },
+    Acked {
+        offset: u64,
+        timetick: Timetick,
+    },
 }
 
 /// One book per pchannel; shared by its producers.
@@ -90,7 +93,11 @@ impl Book {
         let mut seen = HashSet::new();
         for message in log {
             let key = key_of(message);
-            assert!(seen.insert(key), "message {key} is stored twice, again at {}", message.offset);
+            assert!(
+                seen.insert(key),
+                "message {key} is stored twice, again at {}",
+                message.offset
+            );
             let sent = numbered(key, largest);
             assert_eq!(message.body, sent.body, "body of message {key}");
             assert_eq!(message.vchannel, sent.vchannel, "vchannel of message {key}");
@@ -100,7 +107,11 @@ impl Book {
                 Some(Fate::Refused) => panic!("message {key} was refused and is stored at {}", message.offset),
                 Some(Fate::Unknown) => {}
                 Some(&Fate::Acked { offset, timetick }) => {
-                    assert_eq!((message.offset, message.timetick), (offset, timetick), "place of message {key}");
+                    assert_eq!(
+                        (message.offset, message.timetick),
+                        (offset, timetick),
+                        "place of message {key}"
+                    );
                 }
             }
         }

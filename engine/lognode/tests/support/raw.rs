@@ -391,7 +391,12 @@ impl RawReader {
                 properties: message
                     .properties
                     .iter()
-                    .map(|pair| pair.map_or_else(|e| ("unreadable".to_owned(), e.to_string()), |(k, v)| (k.to_owned(), v.to_owned())))
+                    .map(|pair| {
+                        pair.map_or_else(
+                            |e| ("unreadable".to_owned(), e.to_string()),
+                            |(k, v)| (k.to_owned(), v.to_owned()),
+                        )
+                    })
                     .collect(),
                 body: message.body.to_vec(),
             });
