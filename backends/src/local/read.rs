@@ -189,7 +189,7 @@ impl LocalWal {
         while place.due < seen_durable && fault.is_none() {
             let before = entries.len();
             let rest = bytes.get(at as usize..).unwrap_or_default();
-            match look(rest, &self.expect(&place), &mut entries) {
+            match look(rest, &self.expectation(&place), &mut entries) {
                 Found::Block(header) => {
                     entries[before..].iter_mut().for_each(|entry| entry.at += at as u32);
                     place.due = header.next_offset;
@@ -255,7 +255,7 @@ impl LocalWal {
         Ok((bytes, None))
     }
 
-    fn expect(&self, place: &Place) -> Expect {
+    fn expectation(&self, place: &Place) -> Expect {
         Expect {
             tag: place.segment.tag(self.inner.hash),
             segment_index: place.segment.index,
@@ -296,7 +296,7 @@ impl LocalWal {
             detail: fault.detail,
         };
         let (path, hash) = (&place.segment.path, self.inner.hash);
-        let rubble = Rubble::look(&place.file, path, hash, self.expect(&place), wound).await?;
+        let rubble = Rubble::look(&place.file, path, hash, self.expectation(&place), wound).await?;
         let (to, limit) = (rubble.to, rubble.limit);
         cursor.rubble = Some(InRubble { rubble, given: 0 });
         cursor.need = 0;

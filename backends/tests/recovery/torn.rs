@@ -138,7 +138,8 @@ fn a_block_behind_the_cut_never_comes_back_though_it_lines_up() {
     });
 }
 
-/// Seen failing when any next file is believed to go on. The next file was begun while the last block of the one before was still in flight, and only the next file's writes
+/// Seen failing when any next file is believed to go on. The next file was begun while the last block of the one
+/// before was still in flight, and only the next file's writes
 /// arrived.
 #[test]
 fn a_cut_in_one_file_drops_what_was_begun_in_the_next() {

@@ -17,7 +17,7 @@ mod rust_source;
 const SRC_LINES: usize = 600;
 const TEST_LINES: usize = 900;
 const FUNCTION_LINES: usize = 100;
-const LINE_WIDTH: usize = 120;
+const LINE_WIDTH: usize = 140;
 /// rustfmt keeps code at 120; a comment, which it does not break, may stand out a little.
 const RUST_LINE_WIDTH: usize = 140;
 const CRATE_DOC_LINES: usize = 15;
@@ -29,6 +29,10 @@ const UNSAFE_ALLOWED: &[(&str, &str)] = &[
     (
         "bench-harness/src/raw/ring.rs",
         "the io-uring crate can't know that a queued buffer outlives its operation",
+    ),
+    (
+        "engine/lognode/src/shard/socket.rs",
+        "glommio takes over an accepted socket only by its raw descriptor",
     ),
     (
         "engine/lognode/tests/probe_limits/seccomp.rs",

@@ -289,7 +289,7 @@ impl Walk<'_> {
         loop {
             entries.clear();
             let rest = &bytes[at as usize..];
-            match look(rest, &self.expect(visit.candidate), entries) {
+            match look(rest, &self.expectation(visit.candidate), entries) {
                 Found::Block(header) => {
                     let first = entries.first().map_or(Timetick::ZERO, |e| e.min_timetick);
                     let last = entries.last().map_or(Timetick::ZERO, |e| e.max_timetick);
@@ -314,7 +314,7 @@ impl Walk<'_> {
         }
     }
 
-    fn expect(&self, candidate: &Candidate) -> Expect {
+    fn expectation(&self, candidate: &Candidate) -> Expect {
         Expect {
             tag: candidate.tag(self.pchannel_hash),
             segment_index: candidate.index,
@@ -372,7 +372,7 @@ impl Walk<'_> {
             seen.set(seen.get().max(header.term));
             header.committed > due
         };
-        let found = next_block(file, &candidate.path, self.expect(candidate), range, wanted).await?;
+        let found = next_block(file, &candidate.path, self.expectation(candidate), range, wanted).await?;
         highest = highest.max(seen.get());
         self.highest_term = highest;
         let read_to = found.map_or(range.1, |(position, _)| position);
@@ -397,7 +397,7 @@ impl Walk<'_> {
             detail: stop.detail,
         };
         let (path, hash) = (&visit.candidate.path, self.pchannel_hash);
-        let mut rubble = Rubble::look(&visit.file, path, hash, self.expect(visit.candidate), wound).await?;
+        let mut rubble = Rubble::look(&visit.file, path, hash, self.expectation(visit.candidate), wound).await?;
         self.bytes += rubble.bytes.len() as u64;
         let entries = std::mem::take(&mut rubble.entries);
         self.take(&rubble.bytes, &entries);
