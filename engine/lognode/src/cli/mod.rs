@@ -29,7 +29,6 @@ use clap::{Parser, Subcommand};
   lognode serve --data-dir ./data
   lognode produce --pchannel demo --parquet vectors.parquet --vchannels 4
   lognode consume --pchannel demo --vchannel demo-v1 --until-caught-up
-  lognode inspect ./data/pchannels/demo
   lognode probe --data-dir ./data")]
 struct Cli {
     #[command(subcommand)]
