@@ -370,3 +370,26 @@ impl Config {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documented_file_holds_the_defaults() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/lognode.toml");
+        assert_eq!(Config::load(Some(&file)).unwrap(), Config::default());
+        let text = std::fs::read_to_string(file).unwrap();
+        let keys = serde_json::to_value(Config::default()).unwrap();
+        let nested = |v: &serde_json::Value| {
+            v.as_object()
+                .map(|o| o.keys().cloned().collect::<Vec<_>>())
+                .unwrap_or_default()
+        };
+        for key in nested(&keys) {
+            for inner in nested(&keys[&key]).into_iter().chain([key.clone()]) {
+                assert!(text.contains(&inner), "{inner} is not documented");
+            }
+        }
+    }
+}
