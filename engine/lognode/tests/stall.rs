@@ -145,15 +145,18 @@ const CHILD_SPAN: Duration = Duration::from_secs(3);
 const HUNG: i32 = 42;
 
 /// Runs the child against the deadline; `true` if it stood still.
-fn child_hangs(kind: &str, seed: u64) -> bool {
+fn child_hangs(kind: &str, paused: bool) -> bool {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture"])
         .env(CHILD, kind)
         .stdout(Stdio::null())
+        .stderr(Stdio::null())
         .spawn()
         .unwrap();
     let until = Instant::now() + CHILD_SPAN - Duration::from_millis(500);
-    pauses(child.id(), until, 30, seed, &Mutex::default());
+    if paused {
+        pauses(child.id(), until, 30, 1, &Mutex::default());
+    }
     match ends_within(&mut child, CHILD_SPAN + PATIENCE) {
         Some(0) => false,
         Some(HUNG) => true,
@@ -181,28 +184,18 @@ fn the_fault_is_real_and_what_the_shards_do_heals_it() {
         return;
     }
     for kind in ["guarded", "guarded-default"] {
-        for seed in 0..2 {
+        for paused in [false, true] {
             assert!(
-                !child_hangs(kind, seed),
+                !child_hangs(kind, paused),
                 "{kind}: an executor stood still in spite of timer and heartbeat"
             );
         }
     }
-    let begin = Instant::now();
-    let mut tries = 0;
-    let hung = loop {
-        tries += 1;
-        if child_hangs("bare", tries) {
-            break true;
-        }
-        if begin.elapsed() > CHILD_SPAN * 5 {
-            break false;
-        }
-    };
-    if hung {
-        println!("without timer and heartbeat an executor hung for ever at try {tries}");
-    } else {
-        println!("the fault did not show in {tries} tries; it is a matter of luck");
+    // Seen in about one of three tries on two CPUs.
+    let tried = (1..=5).find(|_| child_hangs("bare", false));
+    match tried {
+        Some(at) => println!("without timer and heartbeat an executor hung for ever at try {at}"),
+        None => println!("the fault did not show in 5 tries; it is a matter of luck"),
     }
 }
 
@@ -220,28 +213,13 @@ fn child() {
     let (there, from_there) = new_bounded(1);
     let (back, from_back) = new_bounded(1);
     let inboxes = [Inbox::default(), Inbox::default()];
-    let guards: [Arc<AtomicU64>; 2] = Default::default();
-    let first = (
-        there,
-        from_back,
-        inboxes[0].clone(),
-        rounds.clone(),
-        true,
-        guards[0].clone(),
-    );
-    let second = (
-        back,
-        from_there,
-        inboxes[1].clone(),
-        rounds.clone(),
-        false,
-        guards[1].clone(),
-    );
-    for (cpu, (send, receive, inbox, rounds, serves, turns)) in [first, second].into_iter().enumerate() {
+    let first = (there, from_back, inboxes[0].clone(), rounds.clone(), true);
+    let second = (back, from_there, inboxes[1].clone(), rounds.clone(), false);
+    for (cpu, (send, receive, inbox, rounds, serves)) in [first, second].into_iter().enumerate() {
         LocalExecutorBuilder::new(Placement::Fixed(cpu))
             .spawn(move || async move {
                 if guarded {
-                    guard(inbox, turns);
+                    guard(inbox);
                 }
                 let queue = glommio::executor().create_task_queue(Shares::default(), latency, "ping-pong");
                 let playing = glommio::spawn_local_into(play(send, receive, rounds, serves), queue);
@@ -253,6 +231,7 @@ fn child() {
         let watched = inboxes.into_iter().map(|inbox| (inbox, Arc::default())).collect();
         heartbeat::start(watched, stopping).unwrap();
     }
+    thread::spawn(busy_neighbour);
     let begin = Instant::now();
     let (mut seen, mut moved) = (0, Instant::now());
     while begin.elapsed() < CHILD_SPAN {
@@ -266,35 +245,6 @@ fn child() {
             moved += look.elapsed().saturating_sub(Duration::from_millis(10));
         }
         if moved.elapsed() > BOUND {
-            let turns = |turns: &AtomicU64| turns.load(Relaxed);
-            eprintln!(
-                "HUNG after {:?} at round {seen}; turns {:?}",
-                begin.elapsed(),
-                guards.each_ref().map(|g| turns(g))
-            );
-            thread::sleep(Duration::from_millis(500));
-            eprintln!(
-                "later round {}; turns {:?}",
-                rounds.load(Relaxed),
-                guards.each_ref().map(|g| turns(g))
-            );
-            for task in std::fs::read_dir("/proc/self/task").unwrap() {
-                let p = task.unwrap().path();
-                let r = |n: &str| std::fs::read_to_string(p.join(n)).unwrap_or_default();
-                eprintln!(
-                    "{} {} {}",
-                    r("comm").trim(),
-                    r("wchan"),
-                    r("stat")
-                        .split(')')
-                        .nth(1)
-                        .unwrap_or("")
-                        .split(' ')
-                        .take(16)
-                        .collect::<Vec<_>>()
-                        .join(" ")
-                );
-            }
             std::process::exit(HUNG);
         }
     }
@@ -302,11 +252,22 @@ fn child() {
     std::process::exit(if seen > 0 { 0 } else { 1 });
 }
 
+/// Takes the CPU away at the wrong moments.
+fn busy_neighbour() {
+    let mut random = SmallRng::seed_from_u64(5);
+    loop {
+        let until = Instant::now() + Duration::from_micros(random.random_range(100..6_000));
+        while Instant::now() < until {
+            std::hint::spin_loop();
+        }
+        thread::sleep(Duration::from_micros(random.random_range(0..2_000)));
+    }
+}
+
 /// What each shard does: a timer pending at most 10 ms away, and a task that a foreign thread wakes.
-fn guard(inbox: Inbox, turns: Arc<AtomicU64>) {
-    glommio::spawn_local(async move {
+fn guard(inbox: Inbox) {
+    glommio::spawn_local(async {
         loop {
-            turns.fetch_add(1, Relaxed);
             Timer::new(Duration::from_millis(10)).await;
         }
     })
