@@ -1,7 +1,7 @@
 //! Case 5: time never goes back, whatever the wall clock does, over kills and restarts, within a boot and across boots.
 //!
-//! Seen to fail with: a clock that starts from the wall; a mark that is not looked at after another boot; a wall clock that is
-//! followed backwards; metadata that is taken as fresh when it can't be read.
+//! Seen to fail with: a clock that starts from the wall; a mark that is not looked at after another boot; damaged metadata
+//! that is taken for fresh.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
 #![allow(clippy::complexity, clippy::result_large_err)] // tests may spell their types out
 

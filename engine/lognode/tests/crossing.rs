@@ -1,7 +1,6 @@
 //! Case 14: readers that cross between disk and memory, more than a hundred times, without a gap or a repeat.
 //!
-//! Seen to fail with: a log cursor that begins one message behind the tail; a tail that hides its first block; a batch that is
-//! delivered again after a crossing.
+//! Seen to fail with: a log cursor that begins one message late; a batch that is delivered again.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
 #![allow(clippy::complexity, clippy::result_large_err)] // tests may spell their types out
 

@@ -1,7 +1,7 @@
 //! Invariant 7 on the socket: whatever a stranger sends, the answer is clear, nobody else notices, and nothing is kept.
 //!
-//! Seen to fail with: a length that is allocated before it is bounded; a hello that is waited for without end; a record whose
-//! payload crc is not checked at the door; a receive buffer that is never given back.
+//! Seen to fail with: a length that is believed before its bytes are there; a hello that is waited for without end; a payload
+//! whose checksum is not checked at the door; a receive buffer that is never given back.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
 #![allow(clippy::complexity, clippy::result_large_err)] // tests may spell their types out
 
@@ -161,6 +161,11 @@ fn strangers_are_answered_in_words() {
     let mut producer = RawProducer::open(&server.address, PCHANNEL).unwrap();
     let astray = producer.ask(&inserts("elsewhere", "v", &[b"x"])).refusal();
     assert_says(&astray, RefusalCode::BadRequest, &["elsewhere", PCHANNEL]);
+    // One bit of the payload, changed on the way: the checksum that the client computed is checked at the door.
+    let mut flipped = inserts(PCHANNEL, "v", &[b"whole", b"broken"]);
+    *flipped.last_mut().unwrap() ^= 1;
+    let damaged = producer.ask(&flipped).refusal();
+    assert_says(&damaged, RefusalCode::BadRequest, &["message 1", "crc32c"]);
     producer.ask(&batch).ack(); // one bad batch does not end the connection
     drop(producer);
     all_is_well(&server, 1);

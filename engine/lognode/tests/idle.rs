@@ -1,7 +1,7 @@
 //! Invariant 5: an idle node writes nothing for its ticks, and nothing at all if nobody listens.
 //!
-//! Some seconds of the real process; an idle hour is simulated in `engine/core/tests/simulation`. Seen to fail with: a tick
-//! that is appended as a message; a time mark that is asked for at every tick; a mark that is kept although nobody listens.
+//! Some seconds of the real process; an idle hour is simulated in `engine/core/tests/simulation`. Seen to fail with: a mark
+//! that is stored at every tick; a mark that is kept although nobody listens.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
 #![allow(clippy::complexity, clippy::result_large_err)] // tests may spell their types out
 

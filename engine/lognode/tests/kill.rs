@@ -1,7 +1,7 @@
 //! Invariants 1 to 3 under kill -9 of the real process in the middle of appends, at a hundred seeded points.
 //!
-//! Seen to fail with: acks sent before the block is durable; a recovery that cuts the last block; no dedupe table after a
-//! restart; timeticks that start from the wall clock; a scan that begins one message late behind the tail.
+//! Seen to fail with: acks before the block is durable; a dedupe table that is not
+//! rebuilt from the log; a recovery that passes over a batch; a tick at the time of a message that is still in flight.
 //!
 //! `SEED=n cargo test -p lognode --test kill` replays one seed, `SEEDS=n` runs more of them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking

@@ -1,7 +1,7 @@
 //! A batch that is sent again is stored once, whoever lost the answer: same connection, other connection, restart, kill.
 //!
-//! Seen to fail with: a dedupe table that forgets at a restart; duplicates acked at their own place; duplicates acked before
-//! the first try is durable.
+//! Seen to fail with: acks before the block is durable; a dedupe table that is not rebuilt from the log; a duplicate that is
+//! acked at another place than its first.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
 #![allow(clippy::complexity, clippy::result_large_err)] // tests may spell their types out
 

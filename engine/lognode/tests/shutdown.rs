@@ -1,6 +1,6 @@
 //! SIGTERM under load, a second server on the same folder, and the pages of the HTTP port.
 //!
-//! Seen to fail with: a stop that does not wait for blocks in flight; a close without its checkpoint; no lock on the folder.
+//! Seen to fail with: a close that stores no last checkpoint; no lock on the folder.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
 #![allow(clippy::complexity, clippy::result_large_err)] // tests may spell their types out
 

@@ -1,8 +1,8 @@
 //! Case 21 through the process: a half-written end of the log is cut off as a whole, and the log goes on behind it.
 //!
-//! `backends` cuts at every offset; here a few of them go through kill, start, write, kill, start. Seen to fail with: a recovery
-//! that takes a block whose records are not whole; a tail that is skipped but not written over; files whose earlier life is
-//! taken for this one.
+//! `backends` cuts at every offset; here a few of them go through kill, start, write, kill, start. Seen to fail with: a
+//! recovery that
+//! does not check payloads, and so takes a record with bytes of the file's earlier life in it for whole.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
 #![allow(clippy::complexity, clippy::result_large_err)] // tests may spell their types out
 
