@@ -68,6 +68,8 @@ async fn place(
             Some(async move { (id, durable.await) })
         }
         Err(error) => {
+            // It will never be in the tail.
+            shard.memory.give_back_kept(bytes as usize);
             finished(shard, pchannel, (id, Err(error)));
             None
         }

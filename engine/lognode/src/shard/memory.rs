@@ -94,6 +94,14 @@ impl ShardMemory {
 
     /// Takes memory for a block that is sealed, pushing the oldest durable blocks out. `false`: wait for writes in flight.
     pub fn take_kept(&self, bytes: usize, owner: &Rc<Pchannel>) -> bool {
+        let taken = self.take_pushing_out(bytes);
+        if taken {
+            self.order.borrow_mut().push_back(Rc::downgrade(owner));
+        }
+        taken
+    }
+
+    fn take_pushing_out(&self, bytes: usize) -> bool {
         let mut tries = self.order.borrow().len();
         while !self.kept.try_take(bytes) {
             if tries == 0 {
@@ -102,18 +110,17 @@ impl ShardMemory {
             tries -= 1;
             self.drop_oldest();
         }
-        self.order.borrow_mut().push_back(Rc::downgrade(owner));
         true
     }
 
-    /// A sealed block turned out to take `now` bytes instead of `before`.
-    pub fn correct_kept(&self, before: usize, now: usize) {
-        if now < before {
+    /// A sealed block turned out to take `now` bytes instead of `before`; old durable blocks make room for more. Returns what
+    /// is counted for it from now on: `before` if not even that helped, as it can't be taken back any more.
+    pub fn correct_kept(&self, before: usize, now: usize) -> usize {
+        let Some(more) = now.checked_sub(before) else {
             self.kept.give_back(before - now);
-        } else if now > before {
-            // A few bytes of entries: counted if there is room, and never more than the capacity reserved for them.
-            let _ = self.kept.try_take(now - before);
-        }
+            return now;
+        };
+        if self.take_pushing_out(more) { now } else { before }
     }
 
     fn drop_oldest(&self) {

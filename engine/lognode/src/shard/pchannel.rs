@@ -261,6 +261,7 @@ impl Pchannel {
         match state.committer.sealed(facts) {
             Ok(id) => Some(Sealed { id, block }),
             Err(error) => {
+                self.memory.give_back_kept(block.disk_len() as usize);
                 self.close_in(state, refusals::log_failed(&self.name, &error.to_string()));
                 None
             }
@@ -277,9 +278,9 @@ impl Pchannel {
 
     /// The block has its place: readers may find it in memory once it is durable.
     pub fn placed(&self, block: Rc<PlacedBlock>) {
-        let state = &mut *self.state.borrow_mut();
-        self.memory.correct_kept(block.bytes().len(), block.memory());
-        state.tail.push(block);
+        // Without a borrow of the state: making room may push out old blocks of this very pchannel.
+        let counted = self.memory.correct_kept(block.bytes().len(), block.memory());
+        self.state.borrow_mut().tail.push(block, counted);
     }
 
     /// A block is durable, or its write failed.

@@ -10,7 +10,9 @@ use wire_format::{
     Bytes, Limits, MessageType, Offset, ProducerEpoch, ProducerId, Sequence, Timetick,
     batch::{BatchBuilder, Door, Filter, Origin, verify},
     frame::{Ack, FRAME_HEADER_BYTES, FrameHeader, FrameKind, Tick, frame},
-    protocol::{AdminReply, AdminRequest, Hello, HelloReply, Intent, ReadRequest, Refusal, RefusalCode, Start},
+    protocol::{
+        AdminReply, AdminRequest, Hello, HelloReply, Intent, PchannelInfo, ReadRequest, Refusal, RefusalCode, Start,
+    },
 };
 
 /// Nothing in these tests may take longer than this.
@@ -468,6 +470,17 @@ pub fn truncate(address: &str, pchannel: &str, upto: u64) -> Result<AdminReply, 
         FrameKind::Refusal => Err(Refusal::read(&body).unwrap()),
         other => panic!("an admin request was answered by a {} frame", other.name()),
     }
+}
+
+/// The node's pchannels as its shards published them last.
+pub fn list(address: &str) -> Vec<PchannelInfo> {
+    let (mut raw, _) = greet(address, &Hello::new("raw admin", Intent::Admin, ""))
+        .map_err(NoWelcome::refusal)
+        .unwrap();
+    raw.send(FrameKind::AdminRequest, 1, &AdminRequest::ListPchannels.to_body())
+        .unwrap();
+    let (_, body) = raw.frame(PATIENCE).expect("an answer");
+    AdminReply::read(&body).unwrap().pchannels
 }
 
 /// Everything of a pchannel from the earliest kept message to the end as it is now.
