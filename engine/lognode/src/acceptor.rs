@@ -16,21 +16,26 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
+    sync::oneshot,
     time::timeout,
 };
 use wire_format::{
     FormatError, Limits,
     frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind, PROTOCOL_VERSION, frame},
-    protocol::{AdminReply, AdminRequest, FEATURES_KNOWN, Hello, HelloReply, Intent, Refusal, RefusalCode},
+    protocol::{
+        AdminReply, AdminRequest, FEATURES_KNOWN, Hello, HelloReply, Intent, PchannelInfo, Refusal, RefusalCode,
+    },
 };
 
 use crate::{
-    handover::{Arrival, Inbox},
+    handover::{Arrival, Connection, Inbox},
     shard::Published,
 };
 
 /// A stranger must say hello within this.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
+/// A shard must tell its pchannels within this.
+const LIST_WITHIN: Duration = Duration::from_secs(5);
 
 /// What the acceptor needs of the node.
 pub struct Acceptor {
@@ -139,7 +144,34 @@ impl Acceptor {
         }
     }
 
-    /// Serves requests about the whole node from what the shards published.
+    /// The pchannels of all shards, as they stand now: whoever asks after an ack must find what was acked.
+    async fn pchannels(&self) -> Result<Vec<PchannelInfo>, Box<Refusal>> {
+        let mut asked = Vec::with_capacity(self.inboxes.len());
+        for (shard, inbox) in self.inboxes.iter().enumerate() {
+            let (tell, told) = oneshot::channel();
+            if inbox.push(Arrival::List(tell)).is_err() {
+                return Err(too_busy(shard));
+            }
+            asked.push(told);
+        }
+        let mut pchannels = Vec::new();
+        for (shard, told) in asked.into_iter().enumerate() {
+            match timeout(LIST_WITHIN, told).await {
+                Ok(Ok(list)) => pchannels.extend(list),
+                Ok(Err(_)) => {
+                    return Err(Box::new(Refusal::new(
+                        RefusalCode::ShuttingDown,
+                        "the node is shutting down",
+                    )));
+                }
+                Err(_) => return Err(too_busy(shard)),
+            }
+        }
+        pchannels.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(pchannels)
+    }
+
+    /// Serves requests about the whole node, which no single shard knows.
     async fn list(&self, stream: &mut TcpStream) {
         let reply = HelloReply {
             version: PROTOCOL_VERSION,
@@ -163,13 +195,17 @@ impl Acceptor {
             };
             answer = match request {
                 Ok(AdminRequest::ListPchannels) => {
-                    let mut pchannels: Vec<_> = self.published.iter().flat_map(|p| lock(p).pchannels.clone()).collect();
-                    pchannels.sort_by(|a, b| a.name.cmp(&b.name));
-                    let reply = AdminReply {
-                        pchannels,
-                        ..AdminReply::default()
+                    let (kind, body) = match self.pchannels().await {
+                        Ok(pchannels) => {
+                            let reply = AdminReply {
+                                pchannels,
+                                ..AdminReply::default()
+                            };
+                            (FrameKind::AdminReply, reply.to_body())
+                        }
+                        Err(refusal) => (FrameKind::Refusal, refusal.to_body()),
                     };
-                    frame(FrameKind::AdminReply, header.correlation, &reply.to_body())
+                    frame(kind, header.correlation, &body)
                 }
                 Ok(_) => {
                     let refusal = Refusal::new(
@@ -195,6 +231,19 @@ fn lock(published: &Mutex<Published>) -> std::sync::MutexGuard<'_, Published> {
 /// The shard that owns a pchannel.
 pub fn shard_of(pchannel: &str, shards: usize) -> usize {
     (xxhash_rust::xxh3::xxh3_64(pchannel.as_bytes()) % shards.max(1) as u64) as usize
+}
+
+/// A shard does not take questions in time: it opens pchannels, or is stuck.
+fn too_busy(shard: usize) -> Box<Refusal> {
+    let mut refusal = Refusal::new(
+        RefusalCode::RateLimited,
+        format!("shard {shard} is too busy to tell its pchannels, or still opens them (/readyz tells); ask again"),
+    );
+    refusal.limit_name = "shard_answer_ms".to_owned();
+    refusal.limit_value = LIST_WITHIN.as_millis() as u64;
+    refusal.measured = refusal.limit_value;
+    refusal.retry_after = wire_format::Millis(1_000);
+    Box::new(refusal)
 }
 
 enum HelloEnd {
@@ -236,7 +285,7 @@ fn hand_over(stream: TcpStream, inbox: &Inbox, hello: Hello) {
         Ok(stream) => stream,
         Err(error) => return tracing::warn!(%error, "a socket could not be handed over"),
     };
-    if inbox.push(Arrival { stream, hello }).is_err() {
+    if inbox.push(Arrival::Connection(Connection { stream, hello })).is_err() {
         tracing::warn!("too many connections wait for one shard; the newest was closed");
     }
 }

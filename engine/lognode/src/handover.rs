@@ -1,20 +1,29 @@
-//! Sockets on their way from the acceptor to the shard that owns their pchannel.
+//! Sockets, and questions about a whole shard, on their way from the acceptor to the shard.
 
 use std::{net::TcpStream, sync::Arc, task::Poll};
 
 use crossbeam::queue::ArrayQueue;
 use futures_util::task::AtomicWaker;
-use wire_format::protocol::Hello;
+use tokio::sync::oneshot;
+use wire_format::protocol::{Hello, PchannelInfo};
 
-/// Connections that may wait for one shard; one more is closed.
+/// Arrivals that may wait for one shard; one more is closed.
 const WAITING_MAX: usize = 1_024;
 
 /// A connection whose hello was read, and nothing behind it.
-pub struct Arrival {
+pub struct Connection {
     /// The socket, non-blocking.
     pub stream: TcpStream,
     /// Its first frame.
     pub hello: Hello,
+}
+
+/// What comes into a shard.
+pub enum Arrival {
+    /// A connection for one of its pchannels.
+    Connection(Connection),
+    /// Which pchannels it has, as they stand when it takes the question. Whoever asks may be gone by then.
+    List(oneshot::Sender<Vec<PchannelInfo>>),
 }
 
 /// A bounded queue into one shard. Any thread may push; only the shard takes.

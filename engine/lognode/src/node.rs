@@ -76,6 +76,7 @@ pub struct Node {
     /// Where HTTP is served.
     pub http_address: SocketAddr,
     stopping: Arc<AtomicBool>,
+    shard_ended: Arc<AtomicBool>,
     shards: Vec<ExecutorJoinHandle<()>>,
     side: thread::JoinHandle<()>,
     heartbeat: thread::JoinHandle<()>,
@@ -138,12 +139,14 @@ impl Node {
             started: std::time::Instant::now(),
         };
         let (side, address, http_address) = start_side(&config, acceptor, shown)?;
-        let shards = start_shards(&config, seeds, &cpus, &existing)?;
+        let shard_ended = Arc::new(AtomicBool::new(false));
+        let shards = start_shards(&config, seeds, &existing, &shard_ended)?;
         ready.store(true, Ordering::Release);
         Ok(Self {
             address,
             http_address,
             stopping,
+            shard_ended,
             shards,
             side,
             heartbeat,
@@ -175,9 +178,21 @@ impl Node {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Whether a shard has ended by itself, which only a fault can cause.
+    /// Whether a thread has ended by itself, which only a fault can cause.
     pub fn is_broken(&self) -> bool {
-        self.side.is_finished() || self.heartbeat.is_finished() || self.keeper_thread.is_finished()
+        self.shard_ended.load(Ordering::Acquire)
+            || self.side.is_finished()
+            || self.heartbeat.is_finished()
+            || self.keeper_thread.is_finished()
+    }
+}
+
+/// Tells that a shard's thread ends, by a panic too (in a build that unwinds).
+struct EndNote(Arc<AtomicBool>);
+
+impl Drop for EndNote {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
     }
 }
 
@@ -310,13 +325,15 @@ fn start_side(
 fn start_shards(
     config: &Config,
     seeds: Vec<ShardSeed>,
-    cpus: &[usize],
     existing: &[String],
+    ended: &Arc<AtomicBool>,
 ) -> Result<Vec<ExecutorJoinHandle<()>>, StartError> {
     let count = seeds.len();
+    let cpus = config.cpus();
     let (told, outcome) = bounded(count);
     let mut handles = Vec::with_capacity(count);
-    for (shard, (seed, &cpu)) in seeds.into_iter().zip(cpus).enumerate() {
+    for (shard, (seed, cpu)) in seeds.into_iter().zip(cpus).enumerate() {
+        let ended = ended.clone();
         let mine: Vec<String> = existing
             .iter()
             .filter(|name| shard_of(name, count) == shard)
@@ -328,6 +345,7 @@ fn start_shards(
             .io_memory(config.shards.io_memory_bytes as usize)
             .spin_before_park(std::time::Duration::from_micros(config.shards.spin_us))
             .spawn(move || async move {
+                let _note = EndNote(ended);
                 let ready = move |result: Result<(), String>| {
                     // Only fails if the node gave up waiting.
                     let _ = told.send((shard, result));

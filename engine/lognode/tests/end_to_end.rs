@@ -7,7 +7,7 @@ mod support;
 use std::time::Duration;
 
 use lognode_client::{
-    ClientConfig, Event, Filter, Message, MessageType, Offset, Producer, ReadOptions, Reader, Start, Timetick,
+    Admin, ClientConfig, Event, Filter, Message, MessageType, Offset, Producer, ReadOptions, Reader, Start, Timetick,
 };
 use support::{Scratch, Server};
 
@@ -103,5 +103,27 @@ async fn ticks_come_at_their_pace_and_only_behind_their_messages() {
         }
     }
     sending.await.unwrap();
+    server.stop();
+}
+
+#[tokio::test]
+async fn the_list_of_pchannels_holds_what_was_acked_a_moment_ago() {
+    let scratch = Scratch::new("list");
+    let server = Server::start(&scratch.path().join("data"));
+    let config = ClientConfig::new(&server.address);
+    let admin = Admin::new(config.clone()).unwrap();
+    assert_eq!(admin.list_pchannels().await.unwrap(), []);
+    let producer = Producer::connect(config, "p").await.unwrap();
+    for i in 0..20u64 {
+        let ack = producer
+            .send(Message::new("v", MessageType::INSERT, "x"))
+            .await
+            .unwrap();
+        let list = admin.list_pchannels().await.unwrap();
+        assert_eq!(list.len(), 1);
+        assert_eq!(list[0].next_offset, Offset(i + 1));
+        assert!(list[0].last_timetick >= ack.timetick);
+    }
+    producer.close().await.unwrap();
     server.stop();
 }

@@ -16,11 +16,11 @@ use super::{
     pchannel::{self, Pchannel},
     produce, refusals, scan, socket,
 };
-use crate::handover::Arrival;
+use crate::handover::Connection;
 
-/// Serves an arrival to its end.
-pub async fn serve(shard: Rc<Shard>, arrival: Arrival) {
-    let Arrival { stream, hello } = arrival;
+/// Serves a connection to its end.
+pub async fn serve(shard: Rc<Shard>, connection: Connection) {
+    let Connection { stream, hello } = connection;
     let stream = match socket::adopt(stream) {
         Ok(stream) => stream,
         Err(error) => {

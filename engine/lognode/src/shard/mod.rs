@@ -46,7 +46,12 @@ use wire_format::{
 
 use self::{memory::ShardMemory, pchannel::Pchannel, stats::Stats};
 pub use self::{open::OpenError, stats::Counters};
-use crate::{config::Config, handover::Inbox, keeper::Keeper, time_source::TimeSource};
+use crate::{
+    config::Config,
+    handover::{Arrival, Connection, Inbox},
+    keeper::Keeper,
+    time_source::TimeSource,
+};
 
 /// A peer that takes no byte for so long is given up.
 const STALLED: Duration = Duration::from_secs(30);
@@ -161,18 +166,29 @@ impl Shard {
         self.publish();
         ready(Ok(()));
         while !self.is_stopping() {
-            if let Some(arrival) = seed.inbox.next().await {
-                let shard = self.clone();
-                self.connections.set(self.connections.get() + 1);
-                glommio::spawn_local(async move {
-                    connection::serve(shard.clone(), arrival).await;
-                    shard.connections.set(shard.connections.get() - 1);
-                    shard.ended.notify();
-                })
-                .detach();
+            match seed.inbox.next().await {
+                // Whoever asked may have given up.
+                Some(Arrival::List(tell)) => drop(tell.send(self.infos())),
+                Some(Arrival::Connection(connection)) => self.serve(connection),
+                None => {}
             }
         }
         self.stop().await;
+    }
+
+    fn serve(self: &Rc<Self>, connection: Connection) {
+        let shard = self.clone();
+        self.connections.set(self.connections.get() + 1);
+        glommio::spawn_local(async move {
+            connection::serve(shard.clone(), connection).await;
+            shard.connections.set(shard.connections.get() - 1);
+            shard.ended.notify();
+        })
+        .detach();
+    }
+
+    fn infos(&self) -> Vec<PchannelInfo> {
+        self.pchannels.borrow().values().map(|p| p.info(self.id)).collect()
     }
 
     /// Lets connections end in order, then closes every log so that the next start has nothing to recover.
@@ -370,7 +386,7 @@ impl Shard {
     fn publish(&self) {
         let published = Published {
             counters: self.stats.publish(),
-            pchannels: self.pchannels.borrow().values().map(|p| p.info(self.id)).collect(),
+            pchannels: self.infos(),
             memory: self.memory.report().to_vec(),
             connections: self.connections.get(),
             clock_skew_ms: self.clock.borrow().skew_ms(),

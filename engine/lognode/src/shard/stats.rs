@@ -1,4 +1,4 @@
-//! What a shard counts. Plain cells on the hot path; a copy is published once a second.
+//! What a shard counts. Plain cells on the hot path; a copy is published four times a second.
 
 use std::cell::Cell;
 
