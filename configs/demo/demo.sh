@@ -137,7 +137,7 @@ step "6. What the server knows: its channels"
 "$lognode" channels --server "$addr"
 
 step "7. What lies on disk: segments, checked block by block"
-ls -l "$data/pchannels/"*
+"$lognode" inspect "$data"
 
 step "8. Stop it with SIGTERM"
 kill -TERM "$server"

@@ -25,13 +25,13 @@ use super::{
   lognode consume --pchannel demo --type delete --from offset:5000 --limit 10
   lognode consume --pchannel demo --until-caught-up --out rows.parquet
 
-A line is {\"offset\", \"timetick\", \"vchannel\", \"type\", \"properties\"} and \"id\" and \"vector\" where the message is a
-vector (see `lognode produce --help`), else \"body\", or \"body_base64\" if it is not text. With --raw every message is
-printed with its body, and `lognode produce --jsonl` takes it. A vector with a number that JSON does not know (NaN,
-infinity) is printed raw. With --ticks there are also lines {\"tick\", \"next_offset\"}: everything with a timetick up to
+A line is {\"offset\", \"timetick\", \"vchannel\", \"type\", \"properties\"} and \"id\" and \"vector\" where the message is a \
+vector (see `lognode produce --help`), else \"body\", or \"body_base64\" if it is not text. With --raw every message is \
+printed with its body, and `lognode produce --jsonl` takes it. A vector with a number that JSON does not know (NaN, \
+infinity) is printed raw. With --ticks there are also lines {\"tick\", \"next_offset\"}: everything with a timetick up to \
 `tick` has come, and reading goes on at `next_offset`.
 
-The Parquet file has the columns id, vector, vchannel, offset and timetick; messages that are no vectors are left out.
+The Parquet file has the columns id, vector, vchannel, offset and timetick; messages that are no vectors are left out. \
 What happened is told on standard error at the end. Without an end of its own it runs until ctrl-c.")]
 pub struct ConsumeArgs {
     #[command(flatten)]
@@ -241,10 +241,10 @@ impl Reading {
             Ending::Fault(Fault::Failed(text) | Fault::Usage(text)) => text,
             Ending::Fault(Fault::OutputClosed) => return Err(Fault::OutputClosed),
         };
-        let (messages, next) = (table::count(self.messages), self.next_offset);
+        let (messages, next) = (table::counted(self.messages, "message"), self.next_offset);
         let partly = self.sink.finish_partly()?;
         Err(Fault::Failed(format!(
-            "{why}; {messages} messages came before that, go on with --from offset:{next}{partly}"
+            "{why}; {messages} came before that, go on with --from offset:{next}{partly}"
         )))
     }
 
@@ -274,8 +274,8 @@ impl Reading {
             some => format!("; {} that hold no vector were left out", table::count(some)),
         };
         format!(
-            "{} messages of {}{from}; reading goes on at offset {}{complete}; {seconds:.3} s{left_out}",
-            table::count(self.messages),
+            "{} of {}{from}; reading goes on at offset {}{complete}; {seconds:.3} s{left_out}",
+            table::counted(self.messages, "message"),
             args.pchannel,
             self.next_offset,
         )

@@ -4,7 +4,9 @@ mod channels;
 mod check_config;
 mod consume;
 mod fault;
+mod inspect;
 mod jsonl;
+mod log_files;
 mod parquet_in;
 mod parquet_out;
 mod produce;
@@ -17,6 +19,7 @@ mod start_position;
 mod table;
 mod truncate;
 mod vector_message;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -29,6 +32,7 @@ use clap::{Parser, Subcommand};
   lognode serve --data-dir ./data
   lognode produce --pchannel demo --parquet vectors.parquet --vchannels 4
   lognode consume --pchannel demo --vchannel demo-v1 --until-caught-up
+  lognode verify ./data
   lognode probe --data-dir ./data")]
 struct Cli {
     #[command(subcommand)]
@@ -47,6 +51,10 @@ enum Command {
     Channels(channels::ChannelsArgs),
     /// Let old messages of a log go.
     Truncate(truncate::TruncateArgs),
+    /// Look into the files of logs: segments, checkpoints, what is damaged.
+    Inspect(inspect::InspectArgs),
+    /// Read the files of logs completely and check every checksum.
+    Verify(verify::VerifyArgs),
     /// Check a configuration and print it with all defaults.
     CheckConfig(check_config::CheckConfigArgs),
     /// Tell whether this machine suits, and what to change if not.
@@ -61,6 +69,8 @@ pub fn run() -> ExitCode {
         Command::Consume(args) => consume::execute(&args),
         Command::Channels(args) => channels::execute(&args),
         Command::Truncate(args) => truncate::execute(&args),
+        Command::Inspect(args) => inspect::execute(&args),
+        Command::Verify(args) => verify::execute(&args),
         Command::CheckConfig(args) => check_config::execute(&args),
         Command::Probe(args) => crate::probe::command::execute(&args),
     }

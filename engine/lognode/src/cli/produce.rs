@@ -26,12 +26,12 @@ use super::{
       lognode produce --pchannel demo --jsonl -
   lognode consume --pchannel demo --raw --until-caught-up | lognode produce --pchannel copy --jsonl -
 
-Parquet: each row is one message. Its body is the vector, its elements one behind the other as little-endian 32-bit
-floats (64-bit if the column is of doubles). Its properties are `id`, `dim` (the number of elements), `id_type`
-(`string`, only if the id is text) and every further column of numbers, text or booleans under its own name. Its
+Parquet: each row is one message. Its body is the vector, its elements one behind the other as little-endian 32-bit \
+floats (64-bit if the column is of doubles). Its properties are `id`, `dim` (the number of elements), `id_type` \
+(`string`, only if the id is text) and every further column of numbers, text or booleans under its own name. Its \
 vchannel is PREFIX and a number from 1 to N: the id modulo N plus 1, for text ids their xxh3 hash modulo N plus 1.
 
-JSON lines: {\"vchannel\": TEXT, \"type\": NAME or NUMBER, \"properties\": {TEXT: TEXT}, \"body\": TEXT}, with
+JSON lines: {\"vchannel\": TEXT, \"type\": NAME or NUMBER, \"properties\": {TEXT: TEXT}, \"body\": TEXT}, with \
 \"body_base64\" in place of \"body\" for bytes. Type and properties may be left out.
 
 It returns when everything is durable. Exit code 1: something is not, the message says what is.")]
@@ -205,8 +205,8 @@ async fn produce(args: &ProduceArgs, source: Source) -> Result<(), Fault> {
         ended = Err(error.into());
     }
     if let Err(fault) = ended {
-        let rows = table::count(stored.rows);
-        let before = format!("{rows} messages before it are stored ({})", stored.span());
+        let rows = table::counted(stored.rows, "message");
+        let before = format!("{rows} before it are stored ({})", stored.span());
         return Err(match fault {
             Fault::Usage(text) | Fault::Failed(text) => Fault::Failed(format!("{text}; {before}")),
             closed @ Fault::OutputClosed => closed,
@@ -253,8 +253,8 @@ fn text(summary: &Summary) -> String {
         some => format!(", {some} of them answered from an earlier try"),
     };
     format!(
-        "{} rows ({} of bodies) are durable in {}: {}, last timetick {}; {:.3} s, {} rows/s{again}\n",
-        table::count(stored.rows),
+        "{} ({} of bodies) durable in {}: {}, last timetick {}; {:.3} s, {} rows/s{again}\n",
+        table::counted(stored.rows, "row"),
         table::bytes(summary.bytes),
         summary.pchannel,
         stored.span(),

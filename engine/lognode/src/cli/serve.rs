@@ -19,7 +19,7 @@ use crate::{
   lognode serve --config configs/lognode.toml
   LOGNODE_LOG__SEGMENT_BYTES=268435456 lognode serve
 
-The node stops in order on SIGTERM or ctrl-c. It writes the addresses that it serves into DATA_DIR/lognode.addr and
+The node stops in order on SIGTERM or ctrl-c. It writes the addresses that it serves into DATA_DIR/lognode.addr and \
 DATA_DIR/http.addr, so that port 0 can be used.")]
 pub struct ServeArgs {
     /// Configuration file; see configs/lognode.toml for every key.

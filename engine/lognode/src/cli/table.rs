@@ -1,6 +1,7 @@
 //! Tables for people.
 
-/// Columns of equal width under their headings; those whose cells are all numbers stand to the right. Ends with a line feed.
+/// Columns of equal width under their headings; those whose cells are all numbers, or `-` for none, stand to the
+/// right. Ends with a line feed.
 pub fn aligned(heading: &[&str], rows: &[Vec<String>]) -> String {
     let column = |index: usize| rows.iter().filter_map(move |row| row.get(index).map(String::as_str));
     let widths: Vec<(usize, bool)> = heading
@@ -8,7 +9,7 @@ pub fn aligned(heading: &[&str], rows: &[Vec<String>]) -> String {
         .enumerate()
         .map(|(index, head)| {
             let width = column(index).chain([*head]).map(|cell| cell.chars().count()).max();
-            let number = |cell: &str| cell.starts_with(|c: char| c.is_ascii_digit());
+            let number = |cell: &str| cell == "-" || cell.starts_with(|c: char| c.is_ascii_digit());
             (width.unwrap_or(0), !rows.is_empty() && column(index).all(number))
         })
         .collect();
@@ -40,6 +41,12 @@ pub fn count(number: u64) -> String {
     indicatif::HumanCount(number).to_string()
 }
 
+/// A number of things, the noun in its right form.
+pub fn counted(number: u64, noun: &str) -> String {
+    let ending = if number == 1 { "" } else { "s" };
+    format!("{} {noun}{ending}", count(number))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,5 +56,15 @@ mod tests {
         let rows = [["a", "5"], ["longer", "12"]].map(|row| row.map(str::to_owned).to_vec());
         assert_eq!(aligned(&["name", "n"], &rows), "name     n\na        5\nlonger  12\n");
         assert_eq!(aligned(&["name", "n"], &[]), "name  n\n");
+        let rows = [["a", "-"], ["b", "12"]].map(|row| row.map(str::to_owned).to_vec());
+        assert_eq!(aligned(&["name", "n"], &rows), "name   n\na      -\nb     12\n");
+    }
+
+    #[test]
+    fn one_is_no_plural() {
+        assert_eq!(
+            [0, 1, 1200].map(|n| counted(n, "row")),
+            ["0 rows", "1 row", "1,200 rows"]
+        );
     }
 }

@@ -17,7 +17,7 @@ use super::{
   lognode truncate --pchannel demo --upto 100000
   lognode truncate --pchannel demo --upto 100000 --json
 
-Storage is freed by whole segments: messages below OFFSET that share a segment with kept ones stay until it goes.
+Storage is freed by whole segments: messages below OFFSET that share a segment with kept ones stay until it goes. \
 Readers that stand below the first kept offset are told so, with that offset; they are never moved silently.")]
 pub struct TruncateArgs {
     #[command(flatten)]
