@@ -7,7 +7,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -16,7 +16,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    sync::oneshot,
+    sync::{Notify, oneshot},
     time::timeout,
 };
 use wire_format::{
@@ -43,8 +43,8 @@ pub struct Acceptor {
     pub inboxes: Vec<Inbox>,
     /// What they published.
     pub published: Vec<Arc<Mutex<Published>>>,
-    /// Set when the node stops.
-    pub stopping: Arc<AtomicBool>,
+    /// Told once when the node stops.
+    pub stop: Arc<Notify>,
     /// Connections at once.
     pub connections_max: usize,
     /// Name of the node, for greetings.
@@ -56,15 +56,18 @@ pub struct Acceptor {
 impl Acceptor {
     /// Accepts until the node stops.
     pub async fn run(self: Arc<Self>, listener: TcpListener) {
-        while !self.stopping.load(Ordering::Acquire) {
-            let accepted = match timeout(Duration::from_millis(50), listener.accept()).await {
-                Err(_) => continue, // look at `stopping` again
-                Ok(Err(error)) => {
+        loop {
+            let accepted = tokio::select! {
+                () = self.stop.notified() => return,
+                accepted = listener.accept() => accepted,
+            };
+            let accepted = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
                     tracing::warn!(%error, "no connection could be accepted; if files are short, raise the limit with ulimit -n");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     continue;
                 }
-                Ok(Ok(accepted)) => accepted,
             };
             let acceptor = self.clone();
             tokio::spawn(async move { acceptor.welcome(accepted.0, accepted.1).await });

@@ -1,14 +1,27 @@
 //! Sockets, and questions about a whole shard, on their way from the acceptor to the shard.
 
-use std::{net::TcpStream, sync::Arc, task::Poll};
+use std::{
+    net::TcpStream,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::Poll,
+};
 
 use crossbeam::queue::ArrayQueue;
 use futures_util::task::AtomicWaker;
 use tokio::sync::oneshot;
-use wire_format::protocol::{Hello, PchannelInfo};
+use wire_format::{
+    Millis,
+    protocol::{Hello, PchannelInfo},
+};
 
 /// Arrivals that may wait for one shard; one more is closed.
 const WAITING_MAX: usize = 1_024;
+
+/// A timer of 10 ms is that late now and then on a busy machine; a poke then does no harm.
+const LATE_MS: u64 = 5;
 
 /// A connection whose hello was read, and nothing behind it.
 pub struct Connection {
@@ -29,11 +42,14 @@ pub enum Arrival {
 /// A bounded queue into one shard. Any thread may push; only the shard takes.
 ///
 /// The waker is a foreign one for the shard's executor. It serves twice: it makes a hand-over quick on an idle shard, and
-/// the heartbeat thread pokes it so that a shard that fell asleep with work to do (glommio 0.9) wakes up again.
+/// the heartbeat thread pokes a shard whose timer is late, so that one that fell asleep with work to do (glommio 0.9) wakes
+/// up again.
 #[derive(Clone)]
 pub struct Inbox {
     queue: Arc<ArrayQueue<Arrival>>,
     waker: Arc<AtomicWaker>,
+    /// When the shard's timer has its next turn, by the boot clock; 0 until it says so.
+    turn_due: Arc<AtomicU64>,
 }
 
 impl Default for Inbox {
@@ -41,6 +57,7 @@ impl Default for Inbox {
         Self {
             queue: Arc::new(ArrayQueue::new(WAITING_MAX)),
             waker: Arc::new(AtomicWaker::new()),
+            turn_due: Arc::default(),
         }
     }
 }
@@ -56,6 +73,16 @@ impl Inbox {
     /// Wakes the shard, whether there is something to take or not.
     pub fn poke(&self) {
         self.waker.wake();
+    }
+
+    /// Says when the shard's timer has its next turn, by the boot clock. On the shard only.
+    pub fn announce_turn(&self, at: Millis) {
+        self.turn_due.store(at.get(), Ordering::Relaxed);
+    }
+
+    /// Whether the shard's timer is late at `now`, or never said when it is due.
+    pub fn is_late(&self, now: Millis) -> bool {
+        now.get() > self.turn_due.load(Ordering::Relaxed) + LATE_MS
     }
 
     /// Waits for a poke or an arrival, and takes one if there is one. On the shard only.

@@ -5,7 +5,7 @@
 //!  producer --TCP--> acceptor: hello --Inbox (fd)--> shard::connection -> produce -> Pchannel -> commit -> backends
 //!  reader   --TCP--> acceptor: hello --Inbox (fd)--> shard::connection -> scan <- tail | log
 //!  operator --HTTP-> http: healthz, readyz, metrics <--Published, once in 250 ms-- shard::ticker
-//!                 keeper thread: node.meta (terms, time mark)     heartbeat thread: pokes every shard each 10 ms
+//!                 keeper thread: node.meta (terms, time mark)     heartbeat thread: pokes a shard that is late
 //! ```
 //!
 //! - [`config`]: one file, every key documented in `configs/lognode.toml`.

@@ -63,7 +63,11 @@ const COUNTERS: [PerShard; 13] = [
     ("delivered_bytes", "Bytes sent to readers", |c| c.bytes_delivered),
     ("sent_ticks", "Timeticks sent to readers", |c| c.ticks_sent),
     ("log_failures", "Logs that failed and were closed", |c| c.log_failures),
-    ("timer_turns", "Turns of the 10 ms timer", |c| c.timer_turns),
+    (
+        "timer_turns",
+        "Turns of the shard's timer: every 10 ms, every 50 ms while it is quiet",
+        |c| c.timer_turns,
+    ),
 ];
 
 impl Collector for Snapshot {
@@ -97,8 +101,14 @@ impl Collector for Snapshot {
         gauges(
             &mut encoder,
             "timer_gap_max_us",
-            "Longest time between two turns of the 10 ms timer, since the last publication",
+            "Longest time between two turns of the shard's timer, since the last publication",
             per_shard(|p| p.counters.timer_gap_max_us as i64),
+        )?;
+        gauges(
+            &mut encoder,
+            "timer_late_max_us",
+            "How late the latest turn of the shard's timer came, since the last publication",
+            per_shard(|p| p.counters.timer_late_max_us as i64),
         )?;
         let memory = |used: bool| {
             self.shards.iter().enumerate().flat_map(move |(id, p)| {

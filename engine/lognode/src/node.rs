@@ -17,6 +17,7 @@ use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement};
 use lognode_core::HybridClock;
 use rustix::fs::{FlockOperation, flock};
 use thiserror::Error;
+use tokio::sync::Notify;
 use wire_format::{Term, Timetick};
 
 use crate::{
@@ -76,6 +77,7 @@ pub struct Node {
     /// Where HTTP is served.
     pub http_address: SocketAddr,
     stopping: Arc<AtomicBool>,
+    stop_side: Arc<Notify>,
     shard_ended: Arc<AtomicBool>,
     shards: Vec<ExecutorJoinHandle<()>>,
     side: thread::JoinHandle<()>,
@@ -124,10 +126,11 @@ impl Node {
         let heartbeat =
             heartbeat::start(watched, stopping.clone()).map_err(|cause| thread_error("heartbeat", cause))?;
         let ready = Arc::new(AtomicBool::new(false));
+        let stop_side = Arc::new(Notify::new());
         let acceptor = Acceptor {
             inboxes,
             published: published.clone(),
-            stopping: stopping.clone(),
+            stop: stop_side.clone(),
             connections_max: config.limits.connections,
             server_name,
             strangers: AtomicUsize::new(0),
@@ -146,6 +149,7 @@ impl Node {
             address,
             http_address,
             stopping,
+            stop_side,
             shard_ended,
             shards,
             side,
@@ -159,6 +163,7 @@ impl Node {
     /// Ends everything in order: connections hear goodbye, logs are closed, nothing is left to recover.
     pub fn stop(self) -> Result<(), String> {
         self.stopping.store(true, Ordering::Release);
+        self.stop_side.notify_one();
         let mut failed = None;
         for (shard, handle) in self.shards.into_iter().enumerate() {
             if let Err(error) = handle.join() {

@@ -119,6 +119,9 @@ pub struct Shard {
     opening: Gate,
     reopened: RefCell<std::collections::BTreeSet<String>>,
     connections: Cell<usize>,
+    inbox: Inbox,
+    /// Told when the quiet timer must go back to its pace.
+    stirred: Signal,
     ended: Signal,
     stop_told: Signal,
     published: Arc<Mutex<Published>>,
@@ -145,6 +148,8 @@ impl Shard {
             opening: Gate::default(),
             reopened: RefCell::default(),
             connections: Cell::new(0),
+            inbox: seed.inbox.clone(),
+            stirred: Signal::default(),
             ended: Signal::default(),
             stop_told: Signal::default(),
             published: seed.published.clone(),
@@ -318,6 +323,7 @@ impl Shard {
             listened.retain(|other| !Rc::ptr_eq(other, pchannel));
         } else if !listened.iter().any(|other| Rc::ptr_eq(other, pchannel)) {
             listened.push(pchannel.clone());
+            self.stirred.notify();
         }
     }
 

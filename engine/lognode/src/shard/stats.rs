@@ -29,10 +29,12 @@ pub struct Counters {
     pub ticks_sent: u64,
     /// Logs that failed and were closed.
     pub log_failures: u64,
-    /// Turns of the 10 ms timer.
+    /// Turns of the shard's timer.
     pub timer_turns: u64,
     /// Longest time between two turns since the last publication, in microseconds.
     pub timer_gap_max_us: u64,
+    /// How late the latest turn since the last publication came, in microseconds.
+    pub timer_late_max_us: u64,
 }
 
 /// The counters while they count. On the shard only.
@@ -97,18 +99,25 @@ impl Stats {
         self.change(|c| c.log_failures += 1);
     }
 
-    /// The timer had its turn after `gap_us`.
-    pub fn timer_turn(&self, gap_us: u64) {
+    /// The timer had its turn, `gap_us` after the one before and `late_us` after it was due.
+    pub fn timer_turn(&self, gap_us: u64, late_us: u64) {
         self.change(|c| {
             c.timer_turns += 1;
             c.timer_gap_max_us = c.timer_gap_max_us.max(gap_us);
+            c.timer_late_max_us = c.timer_late_max_us.max(late_us);
         });
     }
 
-    /// A copy; the longest gap begins anew.
+    /// A number that differs whenever something came in or went out since it was read.
+    pub fn activity(&self) -> u64 {
+        let c = self.0.get();
+        c.bytes_received + c.refusals + c.log_bytes_written + c.bytes_delivered
+    }
+
+    /// A copy; the largest gap and delay begin anew.
     pub fn publish(&self) -> Counters {
         let counters = self.0.get();
-        self.change(|c| c.timer_gap_max_us = 0);
+        self.change(|c| (c.timer_gap_max_us, c.timer_late_max_us) = (0, 0));
         counters
     }
 }

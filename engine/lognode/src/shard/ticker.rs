@@ -1,39 +1,87 @@
-//! The shard's 10 ms timer: promises to readers, the time mark, and proof of life.
+//! The shard's timer: promises to readers, the time mark, and proof of life. Every 10 ms; every 50 ms while nobody reads and
+//! nothing comes in, so that an idle node costs next to nothing.
 
 use std::{
     rc::Rc,
     time::{Duration, Instant},
 };
 
+use futures_lite::FutureExt;
 use glommio::timer::sleep;
 use lognode_core::SkewEvent;
+use wire_format::Millis;
 
 use super::Shard;
 
-/// Pace of the timer. Never longer: glommio 0.9 may park with work to do, and then only a timer wakes it.
+/// Pace of the timer. Never longer while there is work: glommio 0.9 may park with work to do, and then only a timer wakes it.
 const PACE: Duration = Duration::from_millis(10);
-/// Turns between two publications of counters.
-const PUBLISH_TURNS: u32 = 25;
+/// Pace while there is none.
+const QUIET_PACE: Duration = Duration::from_millis(50);
+/// Nobody read and nothing came in for so long: the shard is quiet.
+const QUIET_AFTER: Duration = Duration::from_secs(1);
+/// Between two publications of counters.
+const PUBLISH_EVERY: Duration = Duration::from_millis(250);
 
 /// Runs as long as the shard.
 pub async fn run(shard: Rc<Shard>) {
     let mut last = Instant::now();
     let mut next = last + PACE;
-    let mut turns = 0u32;
+    let mut publish = last + PUBLISH_EVERY;
+    let mut quiet = Quiet::new(last);
     loop {
-        sleep(next.saturating_duration_since(Instant::now())).await;
+        let stirred = shard.stirred.epoch();
+        let rest = sleep(next.saturating_duration_since(Instant::now())).or(shard.stirred.changed(stirred));
+        rest.await;
         let now = Instant::now();
-        // A late turn is not made up for: the pace goes on from here.
-        next = (next + PACE).max(now + PACE / 2);
         shard
             .stats
-            .timer_turn(u64::try_from((now - last).as_micros()).unwrap_or(u64::MAX));
+            .timer_turn(micros(now - last), micros(now.saturating_duration_since(next)));
         last = now;
         turn(&shard);
-        turns += 1;
-        if turns >= PUBLISH_TURNS {
-            turns = 0;
+        // A late turn is not made up for: the pace goes on from here.
+        let pace = quiet.pace(&shard, now);
+        next = (next + pace).clamp(now + pace / 2, now + pace);
+        shard
+            .inbox
+            .announce_turn(Millis(shard.boot_now().get() + pace.as_millis() as u64));
+        if shard.is_stopping() {
+            // The heartbeat's last poke may have come a moment before the shard began to wait for one.
+            shard.inbox.poke();
+        }
+        if now >= publish {
+            publish = now + PUBLISH_EVERY;
             shard.publish();
+        }
+    }
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Notices that nothing goes on.
+struct Quiet {
+    activity: u64,
+    since: Instant,
+}
+
+impl Quiet {
+    fn new(now: Instant) -> Self {
+        Self {
+            activity: 0,
+            since: now,
+        }
+    }
+
+    fn pace(&mut self, shard: &Shard, now: Instant) -> Duration {
+        let activity = shard.stats.activity();
+        if activity != self.activity || !shard.listened.borrow().is_empty() {
+            (self.activity, self.since) = (activity, now);
+        }
+        if now - self.since < QUIET_AFTER {
+            PACE
+        } else {
+            QUIET_PACE
         }
     }
 }
