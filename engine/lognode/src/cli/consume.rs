@@ -4,7 +4,8 @@ use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
 
 use clap::Args;
 use lognode_client::{
-    Admin, BatchEvent, Filter, MessageType, Offset, PchannelInfo, ReadOptions, Reader, ReceivedBatch, Start, Timetick,
+    Admin, BatchEvent, Error, Filter, MessageType, Offset, PchannelInfo, ReadOptions, Reader, ReceivedBatch, Start,
+    Timetick,
 };
 
 use super::{
@@ -98,6 +99,8 @@ impl Goal {
 enum Ending {
     Reached,
     Interrupted,
+    /// Going on where it ended would only end there again.
+    Damaged(Fault),
     Fault(Fault),
 }
 
@@ -152,7 +155,12 @@ async fn consume(args: &ConsumeArgs) -> Result<(), Fault> {
             () = signals.next() => break Ending::Interrupted,
             event = reader.next_batch() => event,
         };
-        match event.map_err(Fault::from).and_then(|event| reading.take(event)) {
+        let event = match event {
+            Ok(event) => event,
+            Err(error @ Error::Damaged { .. }) => break Ending::Damaged(error.into()),
+            Err(error) => break Ending::Fault(error.into()),
+        };
+        match reading.take(event) {
             Ok(true) => break Ending::Reached,
             Ok(false) => progress.set(match args.limit {
                 Some(_) => reading.messages,
@@ -233,18 +241,23 @@ impl Reading {
     }
 
     fn end(self, args: &ConsumeArgs, ending: Ending, seconds: f64) -> Result<(), Fault> {
+        let mut go_on = format!(", go on with --from offset:{}", self.next_offset);
         let why = match ending {
             Ending::Reached => return self.tell(args, seconds),
             // Whoever ends what has no end of its own got what they wanted.
             Ending::Interrupted if !self.goal.is_set() => return self.tell(args, seconds),
             Ending::Interrupted => "interrupted".to_owned(),
+            Ending::Damaged(fault) => {
+                go_on.clear();
+                fault.text().to_owned()
+            }
             Ending::Fault(Fault::Failed(text) | Fault::Usage(text)) => text,
             Ending::Fault(Fault::OutputClosed) => return Err(Fault::OutputClosed),
         };
-        let (messages, next) = (table::counted(self.messages, "message"), self.next_offset);
+        let messages = table::counted(self.messages, "message");
         let partly = self.sink.finish_partly()?;
         Err(Fault::Failed(format!(
-            "{why}; {messages} came before that, go on with --from offset:{next}{partly}"
+            "{why}; {messages} came before that{go_on}{partly}"
         )))
     }
 

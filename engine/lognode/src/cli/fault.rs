@@ -56,6 +56,8 @@ impl From<Error> for Fault {
                 Self::Failed(format!("{error} (--from offset:{first} or --from earliest)"))
             }
             Error::BeyondEnd { next, .. } => Self::Failed(format!("{error} (--from offset:{next} or --from latest)")),
+            // The server's own words say which offset that is; the client's would say the rest twice.
+            Error::Damaged { message, .. } => Self::Failed(format!("{message} (with --from offset:N)")),
             Error::InvalidMessage(_) | Error::InvalidConfig { .. } => Self::Usage(error.to_string()),
             _ => Self::Failed(error.to_string()),
         }
