@@ -27,6 +27,9 @@ use super::{
 
 const EXPECTED: &str = "give the folder of a pchannel (DATA_DIR/pchannels/NAME) or a data folder";
 
+/// Under heavy writing and truncating one look of some sixty met a file in the middle of its reuse.
+const LOOKS: usize = 3;
+
 /// A log that was looked at.
 pub struct Log {
     /// The folder's name; a server takes it for the pchannel's.
@@ -67,7 +70,7 @@ pub fn look(path: &Path, options: InspectOptions) -> Result<Logs, Fault> {
     })
 }
 
-/// A second look tells what is wrong from what a running server changed between the reading of two files.
+/// Another look tells what is wrong from what a running server changed between the reading of two files.
 fn look_at(folder: PathBuf, options: InspectOptions, progress: &mut dyn FnMut(u64)) -> Log {
     let mut once = || {
         let before = snapshot(&folder);
@@ -76,8 +79,10 @@ fn look_at(folder: PathBuf, options: InspectOptions, progress: &mut dyn FnMut(u6
     };
     let is_sound = |found: &io::Result<Inspection>| found.as_ref().is_ok_and(Inspection::is_sound);
     let (mut found, mut changed) = once();
-    if changed && !is_sound(&found) {
-        (found, changed) = once();
+    for _ in 1..LOOKS {
+        if changed && !is_sound(&found) {
+            (found, changed) = once();
+        }
     }
     let name = folder.file_name().unwrap_or(folder.as_os_str());
     Log {
