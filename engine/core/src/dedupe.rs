@@ -307,6 +307,18 @@ impl Dedupe {
         self.record(key, base_offset, first_timetick);
     }
 
+    /// Forgets the batches at or above `from`: they got a place and were then given up before anything of them was written.
+    /// A retry of one is fresh again.
+    pub fn take_back(&mut self, from: Offset) {
+        for known in self.producers.values_mut() {
+            let had_window = !known.batches.is_empty();
+            while let Some(last) = known.batches.pop_back_if(|batch| batch.base_offset >= from) {
+                known.next_sequence = last.first_sequence;
+            }
+            self.windows -= usize::from(had_window && known.batches.is_empty());
+        }
+    }
+
     /// The table as it stood when the log ended at `upto`: batches at or above it are left out, since a crash may lose
     /// them. Pass the durable offset, and replay the log from there after [`Dedupe::restore`].
     pub fn snapshot(&self, upto: Offset) -> Vec<ProducerSnapshot> {

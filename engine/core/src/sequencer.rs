@@ -166,6 +166,15 @@ impl Sequencer {
         self.last_timetick = self.last_timetick.max(to);
     }
 
+    /// Gives up every place at or above `from`: nothing of those batches was written, and none may be acked any more. Their
+    /// offsets are given out again; time stays where it is.
+    pub fn take_back(&mut self, from: Offset) {
+        if from < self.next_offset {
+            self.next_offset = from;
+            self.dedupe.take_back(from);
+        }
+    }
+
     /// The term of this ownership.
     pub fn term(&self) -> Term {
         self.term
@@ -230,6 +239,53 @@ mod tests {
             (sequencer.next_offset(), sequencer.last_timetick()),
             (Offset(15), at(6))
         );
+    }
+
+    type Sent = std::collections::HashMap<u64, u64>;
+
+    /// Sends the next `count` messages of a producer.
+    fn send(sequencer: &mut Sequencer, sent: &mut Sent, (producer, count): (u64, u32)) -> Sequenced {
+        let first = sent.entry(producer).or_default();
+        let answer = sequencer.append(at(1), &request(producer, *first, count)).unwrap();
+        *first += u64::from(count);
+        answer
+    }
+
+    proptest! {
+        /// What was taken back leaves no trace but time: retries are fresh, and get the offsets that the log then has.
+        #[test]
+        fn places_that_were_taken_back_are_given_out_again(
+            kept in proptest::collection::vec((1u64..5, 1u32..4), 0..40),
+            lost in proptest::collection::vec((1u64..5, 1u32..4), 0..40),
+        ) {
+            let mut sequencer = sequencer(0, Timetick::ZERO);
+            let mut sent = Sent::new();
+            for &batch in &kept {
+                send(&mut sequencer, &mut sent, batch);
+            }
+            let from = sequencer.next_offset();
+            let before = sent.clone();
+            for &batch in &lost {
+                send(&mut sequencer, &mut sent, batch);
+            }
+            let last = sequencer.last_timetick();
+            sequencer.take_back(from);
+            prop_assert_eq!((sequencer.next_offset(), sequencer.last_timetick()), (from, last));
+            let mut sent = before;
+            for &batch in &lost {
+                let due = sequencer.next_offset();
+                let answer = send(&mut sequencer, &mut sent, batch);
+                let Sequenced::Fresh(position) = answer else { panic!("{answer:?}") };
+                prop_assert!(position.base_offset == due && position.first_timetick > last);
+            }
+            // What was kept is known still.
+            let (mut sent, mut due) = (Sent::new(), Offset(0));
+            for &batch in &kept {
+                let answer = send(&mut sequencer, &mut sent, batch);
+                prop_assert!(matches!(answer, Sequenced::Duplicate(position) if position.base_offset == due));
+                due = due.plus(u64::from(batch.1));
+            }
+        }
     }
 
     #[test]

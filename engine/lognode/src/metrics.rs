@@ -40,7 +40,7 @@ struct Snapshot {
 
 type PerShard = (&'static str, &'static str, fn(&Counters) -> u64);
 
-const COUNTERS: [PerShard; 13] = [
+const COUNTERS: [PerShard; 14] = [
     ("appended_messages", "Messages that got a place in a log", |c| {
         c.messages_appended
     }),
@@ -63,6 +63,9 @@ const COUNTERS: [PerShard; 13] = [
     ("delivered_bytes", "Bytes sent to readers", |c| c.bytes_delivered),
     ("sent_ticks", "Timeticks sent to readers", |c| c.ticks_sent),
     ("log_failures", "Logs that failed and were closed", |c| c.log_failures),
+    ("disk_full_stops", "Times that a full disk stopped a pchannel", |c| {
+        c.disk_full_stops
+    }),
     (
         "timer_turns",
         "Turns of the shard's timer: every 10 ms, every 50 ms while it is quiet",

@@ -32,6 +32,9 @@ pub(crate) fn check(data_dir: &Path) -> Item {
         Err(error) => return refused(&dir, &error),
     };
     if let Err(error) = write_and_read(&file) {
+        if matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) {
+            return refused(&dir, &error);
+        }
         return item(format!("a block of 4096 bytes in {} failed: {error}", dir.display()))
             .fail("use a data folder on a local disk with ext4 or xfs");
     }
@@ -57,7 +60,8 @@ fn refused(dir: &Path, error: &io::Error) -> Item {
     match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => item.fail("let the user of this process write the folder"),
         Some(libc::EROFS) => item.fail("mount it for writing or use another data folder"),
-        Some(libc::ENOSPC | libc::EDQUOT) => item.fail("make room on the disk"),
+        // A full disk says nothing about direct I/O, and must not keep a node from serving what it has.
+        Some(libc::ENOSPC | libc::EDQUOT) => item.warn("make room on the disk"),
         Some(libc::ENOTDIR) => item.fail("a file is in the way: choose another data folder"),
         Some(libc::EMFILE | libc::ENFILE) => item.fail("raise the limit of open files: ulimit -n"),
         _ => item.fail("this file system knows no direct I/O: use a data folder on a local disk with ext4 or xfs"),

@@ -7,6 +7,8 @@ use rustix::fs::statvfs;
 use super::place::nearest_existing;
 use super::report::{Item, bytes_text};
 
+/// Name of this check.
+pub(crate) const NAME: &str = "disk space";
 /// Below this not even the first segments can be written.
 const MINIMUM_BYTES: u64 = 512 << 20;
 /// Below this a busy log fills the disk within minutes.
@@ -17,12 +19,8 @@ pub(crate) fn check(data_dir: &Path) -> Item {
     match statvfs(&dir) {
         // What an ordinary user may use, without the blocks reserved for root.
         Ok(found) => judge(found.f_bavail.saturating_mul(found.f_frsize)),
-        Err(error) => Item::ok(
-            "disk space",
-            format!("can't be told for {}: {error}", dir.display()),
-            needed(),
-        )
-        .warn("make sure that the disk has room"),
+        Err(error) => Item::ok(NAME, format!("can't be told for {}: {error}", dir.display()), needed())
+            .warn("make sure that the disk has room"),
     }
 }
 
@@ -35,7 +33,7 @@ fn needed() -> String {
 }
 
 fn judge(free_bytes: u64) -> Item {
-    let item = Item::ok("disk space", format!("{} free", bytes_text(free_bytes)), needed());
+    let item = Item::ok(NAME, format!("{} free", bytes_text(free_bytes)), needed());
     let cure = "make room, use another data folder, or lower the retention";
     if free_bytes < MINIMUM_BYTES {
         item.fail(cure)

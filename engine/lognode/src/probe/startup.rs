@@ -54,11 +54,12 @@ pub fn startup_check(data_dir: &Path, shards: usize, pchannels: usize) -> Result
     };
     let (failing, rest): (Vec<_>, Vec<_>) = super::quick_items(data_dir, &needs)
         .into_iter()
-        .partition(|item| item.status == Status::Fail);
+        // A full disk must not keep a node from serving its readers, or from truncating what fills it.
+        .partition(|item| item.status == Status::Fail && item.name != super::disk_space::NAME);
     if failing.is_empty() {
         Ok(rest
             .iter()
-            .filter(|item| item.status == Status::Warn)
+            .filter(|item| item.status != Status::Ok)
             .map(Item::line)
             .collect())
     } else {

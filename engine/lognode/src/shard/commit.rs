@@ -3,11 +3,14 @@
 //! It seals as soon as one more write may be in flight, so a lone message leaves at once, and under load a block fills
 //! while others are on their way to the disk.
 
-use std::rc::Rc;
+use std::{rc::Rc, time::Duration};
 
-use backends::wal::Wal;
+use backends::{WalError, wal::Wal};
+use futures_lite::FutureExt as _;
 use futures_util::{FutureExt, StreamExt, select_biased, stream::FuturesUnordered};
+use glommio::timer::sleep;
 use lognode_core::BlockId;
+use wire_format::Bytes;
 
 use super::{
     Shard, dedupe_archive,
@@ -26,6 +29,16 @@ async fn write(shard: &Rc<Shard>, pchannel: &Rc<Pchannel>) {
     loop {
         let seen = pchannel.work.epoch();
         let memory_seen = shard.memory.freed.epoch();
+        if let Some(wanted) = pchannel.wanted_room()
+            && let Err(error @ WalError::DiskFull { .. }) = pchannel.log.make_room(wanted).await
+        {
+            // Blocks with a place are written first: only what has none can be given up.
+            match in_flight.next().await {
+                Some(done) => finished(shard, pchannel, done),
+                None => wait_for_space(shard, pchannel, wanted, &error).await,
+            }
+            continue;
+        }
         if let Some(sealed) = pchannel.seal() {
             if let Some(written) = place(shard, pchannel, sealed).await {
                 in_flight.push(written);
@@ -45,6 +58,26 @@ async fn write(shard: &Rc<Shard>, pchannel: &Rc<Pchannel>) {
             () = pchannel.work.changed(seen).fuse() => {}
         }
     }
+}
+
+/// Between two looks whether a full disk has room again.
+const SPACE_EVERY: Duration = Duration::from_millis(250);
+
+/// Refuses producers until the log has room again. Readers and truncation go on meanwhile.
+async fn wait_for_space(shard: &Rc<Shard>, pchannel: &Rc<Pchannel>, wanted: Bytes, error: &WalError) {
+    tracing::error!(pchannel = %pchannel.name, %error, "the disk is full: producers are refused until there is space");
+    shard.stats.disk_full();
+    pchannel.disk_full(refusals::of_log(&pchannel.name, error));
+    while pchannel.closed().is_none() {
+        let seen = pchannel.work.epoch();
+        sleep(SPACE_EVERY).or(pchannel.work.changed(seen)).await;
+        // Any other error is told by the append that meets it.
+        if !matches!(pchannel.log.make_room(wanted).await, Err(WalError::DiskFull { .. })) {
+            tracing::info!(pchannel = %pchannel.name, "there is space again: producers are served");
+            break;
+        }
+    }
+    pchannel.has_room_again();
 }
 
 type Written = (BlockId, Result<(), backends::WalError>);

@@ -42,6 +42,8 @@ pub enum Appended {
     Taken {
         /// Its place.
         position: Position,
+        /// How often places had been taken back before: see [`Pchannel::is_taken_back`].
+        retreats: usize,
         /// Whether it was stored by an earlier try.
         duplicate: bool,
     },
@@ -80,6 +82,10 @@ pub struct Pchannel {
     memory: Rc<ShardMemory>,
     state: RefCell<State>,
     closed: RefCell<Option<Refusal>>,
+    /// Set while the disk has no room: nothing is taken in.
+    full: RefCell<Option<Refusal>>,
+    /// Where the log went on after each time that waiting batches were given up.
+    retreats: RefCell<Vec<Offset>>,
 }
 
 /// What a pchannel begins with.
@@ -136,6 +142,8 @@ impl Pchannel {
             memory,
             state: RefCell::new(state),
             closed: RefCell::new(None),
+            full: RefCell::new(None),
+            retreats: RefCell::default(),
         }
     }
 
@@ -146,9 +154,10 @@ impl Pchannel {
 
     /// Gives a verified batch its place and copies it into the block being filled. Nothing is durable yet.
     pub fn append(&self, now: Timetick, batch: &BatchView<'_>) -> Result<Appended, Box<Refusal>> {
-        if let Some(refusal) = &*self.closed.borrow() {
+        if let Some(refusal) = self.closed.borrow().as_ref().or(self.full.borrow().as_ref()) {
             return Err(Box::new(refusal.clone()));
         }
+        let retreats = self.retreats.borrow().len();
         let state = &mut *self.state.borrow_mut();
         let record = batch.bytes();
         if !self.make_room(state, record.len()) {
@@ -169,6 +178,7 @@ impl Pchannel {
             Sequenced::Duplicate(position) => {
                 return Ok(Appended::Taken {
                     position,
+                    retreats,
                     duplicate: true,
                 });
             }
@@ -186,6 +196,7 @@ impl Pchannel {
         self.work.notify();
         Ok(Appended::Taken {
             position,
+            retreats,
             duplicate: false,
         })
     }
@@ -216,6 +227,44 @@ impl Pchannel {
             .filling
             .as_ref()
             .is_some_and(|block| !block.is_empty())
+    }
+
+    /// Room that a seal now would ask of the log; `None` if nothing can be sealed.
+    pub fn wanted_room(&self) -> Option<Bytes> {
+        let state = self.state.borrow();
+        let block = state.filling.as_ref().filter(|block| !block.is_empty())?;
+        // All of it: it may fill further until the log has answered.
+        (state.committer.may_seal() && self.closed.borrow().is_none()).then_some(Bytes(block.capacity() as u64))
+    }
+
+    /// The disk has no room and nothing is in flight: what waits to be written is given up, as if it had never come, so that
+    /// its producers hear of it at once and readers get their ticks. Nothing is taken in until [`Self::has_room_again`].
+    pub fn disk_full(&self, refusal: Refusal) {
+        let state = &mut *self.state.borrow_mut();
+        debug_assert_eq!(state.committer.in_flight(), 0);
+        if let Some(block) = state.filling.take() {
+            self.memory.give_back_filling(block.capacity());
+            if let Some((from, _)) = block.first() {
+                state.sequencer.take_back(from);
+                self.retreats.borrow_mut().push(from);
+            }
+        }
+        *self.full.borrow_mut() = Some(refusal);
+        self.changed.notify();
+        self.memory.freed.notify();
+    }
+
+    /// The log takes blocks again.
+    pub fn has_room_again(&self) {
+        *self.full.borrow_mut() = None;
+    }
+
+    /// Whether the place that a batch was given after `retreats`, up to `next_offset`, was given up since.
+    pub fn is_taken_back(&self, retreats: usize, next_offset: Offset) -> bool {
+        self.retreats
+            .borrow()
+            .get(retreats)
+            .is_some_and(|&from| next_offset > from)
     }
 
     /// Seals the block being filled, if there is one and one more may be in flight.

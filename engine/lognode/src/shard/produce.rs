@@ -37,8 +37,13 @@ const TURN_BYTES: usize = 256 << 10;
 
 /// What the peer will hear, in the order of its requests.
 enum Answer {
-    /// An ack, once everything below the offset is durable.
-    Ack { correlation: u64, ack: Ack, needs: Offset },
+    /// An ack, once everything below the offset is durable; a refusal if its place was taken back since.
+    Ack {
+        correlation: u64,
+        ack: Ack,
+        needs: Offset,
+        retreats: usize,
+    },
     /// A refusal of one request, or with correlation 0 of the connection.
     Refuse { correlation: u64, refusal: Box<Refusal> },
 }
@@ -132,10 +137,7 @@ async fn wait_for_answers(link: &Link) {
 
 /// After these the connection has no future.
 fn ends_connection(refusal: &Refusal) -> bool {
-    matches!(
-        refusal.code,
-        RefusalCode::LogFailed | RefusalCode::DiskFull | RefusalCode::ShuttingDown
-    )
+    matches!(refusal.code, RefusalCode::LogFailed | RefusalCode::ShuttingDown)
 }
 
 /// Takes one batch: check, quota, place. Waits for memory, so that a full node is a slow one.
@@ -181,7 +183,11 @@ async fn take(
     loop {
         let seen = shard.memory.freed.epoch();
         match pchannel.append(shard.now(), &batch) {
-            Ok(Appended::Taken { position, duplicate }) => {
+            Ok(Appended::Taken {
+                position,
+                retreats,
+                duplicate,
+            }) => {
                 shard.stats.appended(position.count, body.len(), duplicate);
                 let ack = Ack {
                     base_offset: position.base_offset,
@@ -193,6 +199,7 @@ async fn take(
                     correlation,
                     ack,
                     needs: position.next_offset(),
+                    retreats,
                 };
             }
             Ok(Appended::NoRoom) => shard.memory.wait(seen).await,
@@ -237,6 +244,16 @@ fn collect(shard: &Shard, pchannel: &Pchannel, link: &Link, out: &mut Vec<u8>) -
     let mut answers = link.answers.borrow_mut();
     loop {
         match answers.front() {
+            Some(Answer::Ack {
+                correlation,
+                needs,
+                retreats,
+                ..
+            }) if pchannel.is_taken_back(*retreats, *needs) => {
+                shard.stats.refused();
+                let refusal = refusals::not_stored(&pchannel.name);
+                out.extend_from_slice(&frame(FrameKind::Refusal, *correlation, &refusal.to_body()));
+            }
             Some(Answer::Ack { needs, .. }) if *needs > durable => {
                 let Some(refusal) = &closed else { return false };
                 // What is not durable will not be acked in this life.

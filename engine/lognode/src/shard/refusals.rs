@@ -3,9 +3,12 @@
 use backends::WalError;
 use lognode_core::{DedupeRefusal, RateLimited, Refusal as SequencerRefusal};
 use wire_format::{
-    FormatError, Offset,
+    FormatError, Millis, Offset,
     protocol::{Refusal, RefusalCode},
 };
+
+/// Space does not come back from one moment to the next.
+const DISK_FULL_RETRY: Millis = Millis(250);
 
 /// Bytes that are not what they claim to be.
 pub fn of_format(error: &FormatError) -> Refusal {
@@ -53,7 +56,11 @@ pub fn of_quota(limited: &RateLimited) -> Refusal {
 /// The log failed.
 pub fn of_log(pchannel: &str, error: &WalError) -> Refusal {
     match error {
-        WalError::DiskFull { .. } => Refusal::new(RefusalCode::DiskFull, error.to_string()),
+        WalError::DiskFull { .. } => {
+            let mut refusal = Refusal::new(RefusalCode::DiskFull, format!("pchannel {pchannel}: {error}"));
+            refusal.retry_after = DISK_FULL_RETRY;
+            refusal
+        }
         WalError::Truncated { asked, first } => truncated(pchannel, *asked, *first),
         WalError::Damaged(damage) => {
             let mut refusal = Refusal::new(RefusalCode::Damaged, format!("pchannel {pchannel}: {error}"));
@@ -64,6 +71,17 @@ pub fn of_log(pchannel: &str, error: &WalError) -> Refusal {
         }
         other => log_failed(pchannel, &other.to_string()),
     }
+}
+
+/// The disk is full, and the batch was given up before anything of it was written.
+pub fn not_stored(pchannel: &str) -> Refusal {
+    let message = format!(
+        "the disk is full, so this batch was not stored in pchannel {pchannel}; free space, lower retention, or truncate a \
+         pchannel: writing resumes by itself"
+    );
+    let mut refusal = Refusal::new(RefusalCode::DiskFull, message);
+    refusal.retry_after = DISK_FULL_RETRY;
+    refusal
 }
 
 /// The log failed, for a reason in words.

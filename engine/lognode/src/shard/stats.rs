@@ -29,6 +29,8 @@ pub struct Counters {
     pub ticks_sent: u64,
     /// Logs that failed and were closed.
     pub log_failures: u64,
+    /// Times that a full disk stopped a pchannel.
+    pub disk_full_stops: u64,
     /// Turns of the shard's timer.
     pub timer_turns: u64,
     /// Longest time between two turns since the last publication, in microseconds.
@@ -97,6 +99,11 @@ impl Stats {
     /// A log failed.
     pub fn log_failed(&self) {
         self.change(|c| c.log_failures += 1);
+    }
+
+    /// A full disk stopped a pchannel.
+    pub fn disk_full(&self) {
+        self.change(|c| c.disk_full_stops += 1);
     }
 
     /// The timer had its turn, `gap_us` after the one before and `late_us` after it was due.
