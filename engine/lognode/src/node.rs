@@ -143,7 +143,7 @@ impl Node {
         };
         let (side, address, http_address) = start_side(&config, acceptor, shown)?;
         let shard_ended = Arc::new(AtomicBool::new(false));
-        let shards = start_shards(&config, seeds, &existing, &shard_ended)?;
+        let shards = start_shards(&config, seeds, &cpus, &existing, &shard_ended)?;
         ready.store(true, Ordering::Release);
         Ok(Self {
             address,
@@ -330,14 +330,14 @@ fn start_side(
 fn start_shards(
     config: &Config,
     seeds: Vec<ShardSeed>,
+    cpus: &[usize],
     existing: &[String],
     ended: &Arc<AtomicBool>,
 ) -> Result<Vec<ExecutorJoinHandle<()>>, StartError> {
     let count = seeds.len();
-    let cpus = config.cpus();
     let (told, outcome) = bounded(count);
     let mut handles = Vec::with_capacity(count);
-    for (shard, (seed, cpu)) in seeds.into_iter().zip(cpus).enumerate() {
+    for (shard, (seed, &cpu)) in seeds.into_iter().zip(cpus).enumerate() {
         let ended = ended.clone();
         let mine: Vec<String> = existing
             .iter()
@@ -355,7 +355,7 @@ fn start_shards(
                     // Only fails if the node gave up waiting.
                     let _ = told.send((shard, result));
                 };
-                Shard::new(&seed).run(seed, mine, ready).await;
+                Shard::new(&seed).run(mine, ready).await;
             })
             .map_err(|error| StartError::Executor {
                 shard,

@@ -17,6 +17,7 @@ use backends::{
         segment,
     },
 };
+use serde_json::{Value, json};
 use wire_format::Offset;
 
 use super::{
@@ -286,6 +287,60 @@ impl Logs {
     pub fn lost(&self) -> u64 {
         self.logs.iter().map(Log::lost).sum()
     }
+}
+
+/// First kept offset, and the one behind the last.
+pub fn extent(found: &Inspection) -> (Offset, Offset) {
+    let mut used = found.segments.iter().filter(|segment| is_used(segment)).peekable();
+    let oldest = used.peek().map_or(Offset::ZERO, |segment| segment.base_offset);
+    let first = found.checkpoint.map_or(oldest, |checkpoint| checkpoint.first_offset);
+    let upto = found.checkpoint.map_or(Offset::ZERO, |checkpoint| checkpoint.upto);
+    (
+        first,
+        used.map(|segment| segment.next_offset)
+            .fold(first.max(upto), Offset::max),
+    )
+}
+
+/// Whether a segment holds blocks of the log.
+pub fn is_used(segment: &SegmentInspection) -> bool {
+    matches!(segment.state, SegmentState::Sealed | SegmentState::Open)
+}
+
+/// A log as JSON, without its segments.
+pub fn facts(log: &Log) -> Value {
+    let found = match &log.found {
+        Ok(found) => found,
+        Err(error) => {
+            let folder = log.folder.display().to_string();
+            return json!({ "name": log.name, "folder": folder, "sound": false, "error": error, "problems": [] });
+        }
+    };
+    let (first, next) = extent(found);
+    let problem = |problem: &Problem| {
+        json!({
+            "file": problem.file.display().to_string(),
+            "from": problem.bytes.map(|(from, _)| from),
+            "to": problem.bytes.map(|(_, to)| to),
+            "first_offset": problem.lost.map(|(first, _)| first.get()),
+            "next_offset": problem.lost.map(|(_, next)| next.get()),
+            "detail": problem.what,
+            "advice": problem.advice,
+        })
+    };
+    json!({
+        "name": log.name,
+        "folder": log.folder.display().to_string(),
+        "sound": log.is_sound(),
+        "error": null,
+        "stored_name": found.pchannel,
+        "first_offset": first.get(),
+        "next_offset": next.get(),
+        "messages": found.segments.iter().map(|segment| segment.messages).sum::<u64>(),
+        "lost_messages": log.lost(),
+        "problems": problems(found).iter().map(problem).collect::<Vec<_>>(),
+        "changed_meanwhile": log.changed,
+    })
 }
 
 /// Everything that makes a log unsound.

@@ -8,8 +8,7 @@ use serde_json::{Value, json};
 
 use super::{
     fault::{Fault, finish, print, print_json},
-    inspect::{extent, facts},
-    log_files::{self, Log, Logs},
+    log_files::{self, Log, Logs, extent, facts},
     table,
 };
 

@@ -159,7 +159,7 @@ impl Shard {
     }
 
     /// Opens the pchannels that exist, tells `ready`, then serves arrivals until the node stops; then closes all logs.
-    pub async fn run(self: Rc<Self>, seed: ShardSeed, existing: Vec<String>, ready: impl FnOnce(Result<(), String>)) {
+    pub async fn run(self: Rc<Self>, existing: Vec<String>, ready: impl FnOnce(Result<(), String>)) {
         glommio::spawn_local(ticker::run(self.clone())).detach();
         for name in existing {
             if let Err(refusal) = self.pchannel(&name).await {
@@ -171,7 +171,7 @@ impl Shard {
         self.publish();
         ready(Ok(()));
         while !self.is_stopping() {
-            match seed.inbox.next().await {
+            match self.inbox.next().await {
                 // Whoever asked may have given up.
                 Some(Arrival::List(tell)) => drop(tell.send(self.infos())),
                 Some(Arrival::Connection(connection)) => self.serve(connection),

@@ -229,12 +229,17 @@ impl Pchannel {
             .is_some_and(|block| !block.is_empty())
     }
 
+    /// The block being filled, if it holds something and one more may be in flight.
+    fn sealable<'a>(&self, state: &'a State) -> Option<&'a BlockBuilder> {
+        let block = state.filling.as_ref().filter(|block| !block.is_empty())?;
+        (state.committer.may_seal() && self.closed.borrow().is_none()).then_some(block)
+    }
+
     /// Room that a seal now would ask of the log; `None` if nothing can be sealed.
     pub fn wanted_room(&self) -> Option<Bytes> {
         let state = self.state.borrow();
-        let block = state.filling.as_ref().filter(|block| !block.is_empty())?;
-        // All of it: it may fill further until the log has answered.
-        (state.committer.may_seal() && self.closed.borrow().is_none()).then_some(Bytes(block.capacity() as u64))
+        // All of the block: it may fill further until the log has answered.
+        self.sealable(&state).map(|block| Bytes(block.capacity() as u64))
     }
 
     /// The disk has no room and nothing is in flight: what waits to be written is given up, as if it had never come, so that
@@ -271,10 +276,7 @@ impl Pchannel {
     pub fn seal(self: &Rc<Self>) -> Option<Sealed> {
         let (used, capacity) = {
             let state = self.state.borrow();
-            let block = state.filling.as_ref().filter(|block| !block.is_empty())?;
-            if !state.committer.may_seal() || self.closed.borrow().is_some() {
-                return None;
-            }
+            let block = self.sealable(&state)?;
             (block.used(), block.capacity())
         };
         // Without a borrow of the state: making room may push out old blocks of this very pchannel.

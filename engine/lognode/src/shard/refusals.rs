@@ -56,11 +56,7 @@ pub fn of_quota(limited: &RateLimited) -> Refusal {
 /// The log failed.
 pub fn of_log(pchannel: &str, error: &WalError) -> Refusal {
     match error {
-        WalError::DiskFull { .. } => {
-            let mut refusal = Refusal::new(RefusalCode::DiskFull, format!("pchannel {pchannel}: {error}"));
-            refusal.retry_after = DISK_FULL_RETRY;
-            refusal
-        }
+        WalError::DiskFull { .. } => disk_full(format!("pchannel {pchannel}: {error}")),
         WalError::Truncated { asked, first } => truncated(pchannel, *asked, *first),
         WalError::Damaged(damage) => {
             let mut refusal = Refusal::new(RefusalCode::Damaged, format!("pchannel {pchannel}: {error}"));
@@ -75,10 +71,13 @@ pub fn of_log(pchannel: &str, error: &WalError) -> Refusal {
 
 /// The disk is full, and the batch was given up before anything of it was written.
 pub fn not_stored(pchannel: &str) -> Refusal {
-    let message = format!(
+    disk_full(format!(
         "the disk is full, so this batch was not stored in pchannel {pchannel}; free space, lower retention, or truncate a \
          pchannel: writing resumes by itself"
-    );
+    ))
+}
+
+fn disk_full(message: String) -> Refusal {
     let mut refusal = Refusal::new(RefusalCode::DiskFull, message);
     refusal.retry_after = DISK_FULL_RETRY;
     refusal
