@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod small_disk;
 mod support;
 
-use std::{fs, os::unix::fs::MetadataExt, path::Path, process::Command};
+use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
 use backends::{Wal, WalError, local::LocalWal};
 use support::*;
@@ -167,31 +168,15 @@ fn records_of_many_megabytes() {
 /// Case 25 on a real small file system, where the machine lets an ordinary process have one of its own.
 #[test]
 fn a_full_disk_keeps_reads_and_truncation_going_and_writing_resumes() {
-    const INSIDE: &str = "LOG_TEST_SMALL_DISK";
-    if let Ok(disk) = std::env::var(INSIDE) {
-        let disk = std::path::PathBuf::from(disk);
+    if let Some(disk) = small_disk::inside() {
         return run(move || full_disk(disk));
     }
     let disk = folder();
-    let script = format!(
-        "mount -t tmpfs -o size=12m none '{0}' && exec \"$0\" --exact {1} --nocapture",
-        disk.path().display(),
-        "a_full_disk_keeps_reads_and_truncation_going_and_writing_resumes"
+    small_disk::run_again(
+        "a_full_disk_keeps_reads_and_truncation_going_and_writing_resumes",
+        disk.path(),
+        12,
     );
-    let probe = Command::new("unshare")
-        .args(["-rm", "mount", "-t", "tmpfs", "none"])
-        .arg(disk.path())
-        .status();
-    if !probe.is_ok_and(|status| status.success()) {
-        eprintln!("this machine gives a process no file system of its own: not tested here");
-        return;
-    }
-    let status = Command::new("unshare")
-        .args(["-rm", "sh", "-c", &script])
-        .arg(std::env::current_exe().unwrap())
-        .env(INSIDE, disk.path())
-        .status();
-    assert!(status.unwrap().success());
 }
 
 async fn full_disk(disk: std::path::PathBuf) {

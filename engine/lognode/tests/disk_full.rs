@@ -3,12 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
 #![allow(clippy::complexity, clippy::result_large_err)] // tests may spell their types out
 
+#[path = "../../../backends/tests/small_disk/mod.rs"]
+mod small_disk;
 mod support;
 
 use std::{
     fs,
     path::Path,
-    process::Command,
     time::{Duration, Instant},
 };
 
@@ -19,32 +20,17 @@ use support::{
 };
 use wire_format::protocol::{RefusalCode, Start};
 
-/// Tells the test that it runs inside the small disk.
-const INSIDE: &str = "SMALL_DISK_OF_THE_TEST";
-const NAME: &str = "a_full_disk_is_told_at_once_and_writing_resumes_by_itself";
-
 #[test]
 fn a_full_disk_is_told_at_once_and_writing_resumes_by_itself() {
-    if let Ok(disk) = std::env::var(INSIDE) {
-        return on_a_small_disk(Path::new(&disk));
+    if let Some(disk) = small_disk::inside() {
+        return on_a_small_disk(&disk);
     }
     let disk = Scratch::new("small-disk");
-    let mount = ["-rm", "mount", "-t", "tmpfs", "none"];
-    let probe = Command::new("unshare").args(mount).arg(disk.path()).status();
-    if !probe.is_ok_and(|status| status.success()) {
-        eprintln!("this machine gives a process no file system of its own: not tested here");
-        return;
-    }
-    let script = format!(
-        "mount -t tmpfs -o size=64m none '{}' && exec \"$0\" --exact {NAME} --nocapture",
-        disk.path().display()
+    small_disk::run_again(
+        "a_full_disk_is_told_at_once_and_writing_resumes_by_itself",
+        disk.path(),
+        64,
     );
-    let status = Command::new("unshare")
-        .args(["-rm", "sh", "-c", &script])
-        .arg(std::env::current_exe().unwrap())
-        .env(INSIDE, disk.path())
-        .status();
-    assert!(status.unwrap().success());
 }
 
 fn on_a_small_disk(disk: &Path) {

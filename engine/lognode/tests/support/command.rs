@@ -2,12 +2,15 @@
 
 use std::{
     io::{Read, Write},
+    path::PathBuf,
     process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
 use serde_json::Value;
+
+use super::{Options, Scratch, Server};
 
 /// No command of a test may take longer.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -70,6 +73,39 @@ pub fn bare(args: &[&str]) -> Command {
         }
     }
     command
+}
+
+/// A command against the server, its pchannel named `p`.
+pub fn at(server: &Server, command: &str, args: &[&str]) -> Ran {
+    let own = [command, "--server", &server.address, "--pchannel", "p"];
+    lognode(&[&own, args].concat())
+}
+
+/// Produces these JSON lines into the pchannel `p`.
+pub fn produce_lines(server: &Server, lines: &str) -> Ran {
+    let args = [
+        "produce",
+        "--server",
+        &server.address,
+        "--pchannel",
+        "p",
+        "--jsonl",
+        "-",
+        "--json",
+    ];
+    lognode_with(&args, lines)
+}
+
+/// As many lines as asked for, with bodies of about a kilobyte that no other line has.
+pub fn many_lines(from: u64, count: u64) -> String {
+    let line = |i| format!("{{\"vchannel\":\"v{}\",\"body\":\"message {i} {:01000}\"}}\n", i % 3, i);
+    (from..from + count).map(line).collect()
+}
+
+/// A server with its data folder in the scratch folder.
+pub fn start(scratch: &Scratch, options: &Options) -> (Server, PathBuf) {
+    let data = scratch.path().join("data");
+    (Server::start_with(&data, options), data)
 }
 
 fn gather(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
