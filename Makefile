@@ -50,7 +50,7 @@ bench: setup ## The load generator, one scenario after another, each with the ra
 	@for s in $(BENCH); do echo "== $$s"; "$${CARGO_TARGET_DIR:-target}/release/lognode-bench" $$s $(BENCH_FLAGS); done
 
 bench-micro: setup ## Criterion benches of filter, verify and sequencer
-	cargo bench --locked -p bench-harness
+	cargo bench --locked -p wire-format -p lognode-core --bench filter --bench verify --bench sequencer
 
 fuzz: setup ## Feed the decoders random and damaged bytes for FUZZ_SECONDS (600)
 	LOGNODE_FUZZ_SECONDS=$(FUZZ_SECONDS) .ci/summary cargo test --release --locked -p wire-format fuzz -- --nocapture
