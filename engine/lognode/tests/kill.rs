@@ -20,6 +20,7 @@ use std::{
 
 use lognode_client::{ClientConfig, Producer, ProducerConfig};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
+use rustix::process::Signal;
 use support::{
     Options, Scratch, Server,
     book::Book,
@@ -98,7 +99,7 @@ fn one_seed(seed: u64) {
         }
         if random.random_bool(0.15) {
             // Killed on its way down in order.
-            server.signal("TERM");
+            server.signal(Signal::TERM);
             thread::sleep(Duration::from_micros(random.random_range(0..20_000)));
         }
         server.kill();

@@ -10,7 +10,6 @@ mod support;
 use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream},
-    process::Command,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -20,9 +19,11 @@ use std::{
 };
 
 use lognode_client::{ClientConfig, Message, MessageType, Producer, ProducerConfig};
+use rustix::process::Signal;
 use support::{
     Options, Scratch, Server,
     raw::{PATIENCE, RawProducer, assert_says, inserts, read_all, record},
+    send_signal,
 };
 use wire_format::{Sequence, frame::Ack, protocol::RefusalCode};
 
@@ -153,8 +154,7 @@ fn a_retry_while_the_first_try_is_in_flight_waits_for_the_same_place() {
         let pid = server.pid();
         thread::spawn(move || {
             thread::sleep(Duration::from_millis(15));
-            let killed = Command::new("kill").arg("-KILL").arg(pid.to_string()).status();
-            assert!(killed.unwrap().success());
+            send_signal(pid, Signal::KILL);
         })
     };
     let mut acked = Vec::new();

@@ -16,6 +16,7 @@ use std::{
 };
 
 use lognode_client::{ClientConfig, Event, Producer, ProducerConfig, ReadOptions, Reader, Start};
+use rustix::process::Signal;
 use support::{
     Options, Scratch, Server,
     book::{Book, numbered},
@@ -201,9 +202,9 @@ fn the_pages_tell_how_the_node_is() {
         assert!(name.ends_with("uptime_s") || server.gauge(name) > 0, "{name}\n{page}");
     }
     // A shard that stands still is seen, and heals.
-    server.signal("STOP");
+    server.signal(Signal::STOP);
     thread::sleep(Duration::from_millis(200));
-    server.signal("CONT");
+    server.signal(Signal::CONT);
     assert_eq!(server.get("/healthz").0, 200);
     server.stop();
 }

@@ -26,9 +26,11 @@ use glommio::{
 };
 use lognode::{acceptor::shard_of, handover::Inbox, heartbeat};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
+use rustix::process::Signal;
 use support::{
     Options, Scratch, Server,
     raw::{PATIENCE, RawProducer, RawReader, inserts},
+    send_signal,
 };
 use wire_format::protocol::Start;
 
@@ -40,24 +42,15 @@ fn cpus() -> Vec<usize> {
     (0..thread::available_parallelism().map_or(1, usize::from).min(2)).collect()
 }
 
-fn signal(pid: u32, name: &str) {
-    let sent = Command::new("kill")
-        .arg(format!("-{name}"))
-        .arg(pid.to_string())
-        .status()
-        .unwrap();
-    assert!(sent.success());
-}
-
 /// Pauses of the process: what it spent stopped is nobody's fault.
 fn pauses(pid: u32, until: Instant, longest_ms: u64, seed: u64, stopped: &Mutex<Vec<(Instant, Instant)>>) {
     let mut random = SmallRng::seed_from_u64(seed);
     while Instant::now() < until {
         thread::sleep(Duration::from_millis(random.random_range(20..120)));
         let from = Instant::now();
-        signal(pid, "STOP");
+        send_signal(pid, Signal::STOP);
         thread::sleep(Duration::from_millis(random.random_range(1..longest_ms)));
-        signal(pid, "CONT");
+        send_signal(pid, Signal::CONT);
         stopped.lock().unwrap().push((from, Instant::now()));
     }
 }

@@ -18,9 +18,11 @@ use std::{
 
 use backends::block::{ALIGNMENT, BLOCK_HEADER_BYTES, BlockHeader};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
+use rustix::process::Signal;
 use support::{
     Options, Scratch, Server,
     raw::{Answer, Got, PATIENCE, RawProducer, inserts, read_all, truncate},
+    send_signal,
 };
 
 /// A block as it lies in a file.
@@ -106,12 +108,7 @@ fn write(server: &Server, life: &str, count: usize, seed: u64, kill: bool) -> Ve
             Err(_) => return acked,
         }
         if let Some(pid) = killer.filter(|_| acked.len() == count) {
-            let killed = std::process::Command::new("kill")
-                .arg("-KILL")
-                .arg(pid.to_string())
-                .status()
-                .unwrap();
-            assert!(killed.success());
+            send_signal(pid, Signal::KILL);
         }
     }
 }

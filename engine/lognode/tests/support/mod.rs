@@ -13,6 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::process::{Pid, Signal, kill_process};
+
 /// A folder on the disk (not tmpfs: O_DIRECT) that vanishes with the value, unless the test failed.
 pub struct Scratch(PathBuf);
 
@@ -69,6 +71,12 @@ impl Options {
             .env("LOGNODE_LOG__BLOCK_BYTES", 64 << 10)
             .env("LOGNODE_SHARDS__MEMORY_BYTES", 4 << 20)
     }
+}
+
+/// Sends a signal without the `kill` program, which a small machine need not have.
+pub fn send_signal(pid: u32, signal: Signal) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).unwrap();
+    kill_process(pid, signal).unwrap();
 }
 
 /// A running server.
@@ -183,18 +191,13 @@ impl Server {
         self.child.wait().unwrap();
     }
 
-    pub fn signal(&self, name: &str) {
-        let status = Command::new("kill")
-            .arg(format!("-{name}"))
-            .arg(self.pid().to_string())
-            .status()
-            .unwrap();
-        assert!(status.success());
+    pub fn signal(&self, signal: Signal) {
+        send_signal(self.pid(), signal);
     }
 
     /// SIGTERM; the exit must be in order.
     pub fn stop(mut self) {
-        self.signal("TERM");
+        self.signal(Signal::TERM);
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
