@@ -7,6 +7,8 @@ use std::{
 };
 
 /// A counter of changes that tasks of one shard wait on. Not `Send`: it never leaves its shard.
+///
+/// Waiting looks through the other waiters, so it is for few of them; where many wait, each has a signal of its own.
 #[derive(Default)]
 pub struct Signal {
     epoch: Cell<u64>,
@@ -22,8 +24,14 @@ impl Signal {
     /// Tells all waiters that something changed.
     pub fn notify(&self) {
         self.epoch.set(self.epoch.get() + 1);
-        for waker in self.waiters.take() {
+        let mut waiters = self.waiters.take();
+        for waker in waiters.drain(..) {
             waker.wake();
+        }
+        // The room that was allocated is kept, unless a waker that ran at once came back to wait.
+        let mut now = self.waiters.borrow_mut();
+        if now.is_empty() {
+            *now = waiters;
         }
     }
 

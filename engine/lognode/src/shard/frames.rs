@@ -82,11 +82,6 @@ impl<R: AsyncReadExt + Unpin> FrameReader<R> {
         };
     }
 
-    /// Whether another whole frame may already be in the buffer.
-    pub fn has_more(&self) -> bool {
-        self.end - self.start >= FRAME_HEADER_BYTES
-    }
-
     async fn fill(&mut self, need: usize) -> Result<(), FrameEnd> {
         while self.end - self.start < need {
             if self.start == self.end {

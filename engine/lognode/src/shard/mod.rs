@@ -10,6 +10,7 @@
 //! Nothing in here is shared with another thread but the inbox, the keeper's atomics and the published counters. State is
 //! changed by synchronous calls only: no borrow lives across an await.
 
+mod ack_queue;
 mod commit;
 mod connection;
 mod dedupe_archive;
@@ -200,7 +201,7 @@ impl Shard {
     async fn stop(&self) {
         self.stop_told.notify();
         for pchannel in self.open_pchannels() {
-            pchannel.changed.notify();
+            pchannel.wake_all();
         }
         let patience = Timer::new(Duration::from_secs(5));
         let idle = async {

@@ -21,7 +21,7 @@ use wire_format::{
     protocol::{PchannelInfo, Refusal, RefusalCode},
 };
 
-use super::{memory::ShardMemory, refusals, tail::Tail};
+use super::{ack_queue::AckQueue, memory::ShardMemory, refusals, tail::Tail};
 
 /// Smallest block that is allocated to be filled; it grows with the load.
 const BLOCK_MIN_BYTES: usize = 64 << 10;
@@ -67,7 +67,7 @@ pub struct Pchannel {
     pub log: LocalWal,
     /// The term of this ownership.
     pub term: Term,
-    /// Told when the durable end or a promise moved, or the pchannel closed.
+    /// For readers: told when the durable end or a promise moved, or the pchannel closed.
     pub changed: Signal,
     /// Told when there is something to write.
     pub work: Signal,
@@ -77,7 +77,7 @@ pub struct Pchannel {
     /// Connections that read it.
     pub readers: Cell<u32>,
     /// Connections that write it.
-    pub producers: Cell<u32>,
+    pub acks: AckQueue,
     block_bytes_max: usize,
     memory: Rc<ShardMemory>,
     state: RefCell<State>,
@@ -137,7 +137,7 @@ impl Pchannel {
             ended: Signal::default(),
             writing: Cell::new(true),
             readers: Cell::new(0),
-            producers: Cell::new(0),
+            acks: AckQueue::default(),
             block_bytes_max,
             memory,
             state: RefCell::new(state),
@@ -255,7 +255,7 @@ impl Pchannel {
             }
         }
         *self.full.borrow_mut() = Some(refusal);
-        self.changed.notify();
+        self.wake_all();
         self.memory.freed.notify();
     }
 
@@ -338,6 +338,7 @@ impl Pchannel {
     pub fn completed(&self, id: BlockId) {
         let moved = self.state.borrow_mut().committer.completed(id);
         if moved.is_some() {
+            self.acks.advance(self.durable());
             self.changed.notify();
         }
         self.memory.freed.notify();
@@ -360,9 +361,15 @@ impl Pchannel {
         if let Some(block) = state.filling.take() {
             self.memory.give_back_filling(block.capacity());
         }
-        self.changed.notify();
+        self.wake_all();
         self.work.notify();
         self.memory.freed.notify();
+    }
+
+    /// Has every connection look anew: the pchannel closed, gave places back, or the node stops.
+    pub fn wake_all(&self) {
+        self.changed.notify();
+        self.acks.wake_all();
     }
 
     /// Why it is closed, if it is.
@@ -457,7 +464,7 @@ impl Pchannel {
             stored: self.log.stored(),
             tail: Bytes(state.tail.bytes() as u64),
             readers: self.readers.get(),
-            producers: self.producers.get(),
+            producers: self.acks.len() as u32,
             failed: self
                 .closed
                 .borrow()

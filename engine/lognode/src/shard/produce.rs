@@ -9,11 +9,7 @@ use std::{
 
 use backends::signal::Signal;
 use futures_lite::AsyncWriteExt;
-use futures_util::{
-    FutureExt,
-    io::{ReadHalf, WriteHalf},
-    select_biased,
-};
+use futures_util::io::{ReadHalf, WriteHalf};
 use glommio::{net::TcpStream, timer::sleep};
 use lognode_core::Admission;
 use wire_format::{
@@ -25,6 +21,7 @@ use wire_format::{
 
 use super::{
     Shard,
+    ack_queue::Acker,
     frames::{FrameEnd, FrameReader},
     pchannel::{self, Appended, Pchannel},
     refusals,
@@ -32,8 +29,10 @@ use super::{
 
 /// Answers that may wait on one connection; beyond that it is not read from.
 const ANSWERS_MAX: usize = 4_096;
-/// Bytes taken from one connection before others and the disk get a turn.
+/// Bytes taken from one connection before others and the disk get a turn; a connection with nothing left to take gives it anyway.
 const TURN_BYTES: usize = 256 << 10;
+/// Empty frames that count as much.
+const TURN_FRAMES: usize = 256;
 
 /// What the peer will hear, in the order of its requests.
 enum Answer {
@@ -51,11 +50,25 @@ enum Answer {
 /// What both halves of a connection share.
 struct Link {
     answers: RefCell<VecDeque<Answer>>,
-    /// Told when an answer was added or the input ended.
-    added: Signal,
+    /// Woken when the first answer may be due, nothing more will come, or all is off.
+    acker: Rc<Acker>,
     /// Told when answers went out.
     sent: Signal,
     input_ended: Cell<bool>,
+}
+
+impl Link {
+    /// Adds an answer, and sees to it that it goes out when it is due.
+    fn push(&self, pchannel: &Pchannel, answer: Answer) {
+        let is_first = self.answers.borrow().is_empty();
+        match &answer {
+            // Behind others its time comes with theirs or after.
+            _ if !is_first => {}
+            Answer::Ack { needs, .. } if *needs > pchannel.durable() => pchannel.acks.wait(*needs, &self.acker),
+            _ => self.acker.wake.notify(),
+        }
+        self.answers.borrow_mut().push_back(answer);
+    }
 }
 
 /// Serves one producer until either side ends.
@@ -67,17 +80,16 @@ pub async fn serve(
 ) {
     let link = Rc::new(Link {
         answers: RefCell::default(),
-        added: Signal::default(),
+        acker: pchannel.acks.join(),
         sent: Signal::default(),
         input_ended: Cell::new(false),
     });
-    pchannel.producers.set(pchannel.producers.get() + 1);
     let reading = glommio::spawn_local(receive(shard.clone(), pchannel.clone(), link.clone(), input)).detach();
     answer(&shard, &pchannel, &link, output).await;
     // The output ended first or last: either way nothing more may be taken in.
     reading.cancel();
     reading.await;
-    pchannel.producers.set(pchannel.producers.get() - 1);
+    pchannel.acks.leave(&link.acker);
 }
 
 async fn receive(
@@ -102,27 +114,26 @@ async fn receive(
         let answer = take(&shard, &pchannel, &header, &input).await;
         let fatal = matches!(&answer, Answer::Refuse { refusal, .. } if ends_connection(refusal));
         input.consume(&header);
-        link.answers.borrow_mut().push_back(answer);
-        link.added.notify();
+        link.push(&pchannel, answer);
         if fatal {
             break FrameEnd::Gone;
         }
         wait_for_answers(&link).await;
-        turn += header.length as usize;
-        if turn >= TURN_BYTES || !input.has_more() {
+        turn += TURN_BYTES / TURN_FRAMES + header.length as usize;
+        if turn >= TURN_BYTES {
             turn = 0;
             shard.turn().await;
         }
     };
     if let FrameEnd::Refused(refusal) = end {
         shard.stats.refused();
-        link.answers.borrow_mut().push_back(Answer::Refuse {
-            correlation: 0,
-            refusal,
-        });
+        let correlation = 0;
+        link.answers
+            .borrow_mut()
+            .push_back(Answer::Refuse { correlation, refusal });
     }
     link.input_ended.set(true);
-    link.added.notify();
+    link.acker.wake.notify();
 }
 
 async fn wait_for_answers(link: &Link) {
@@ -212,7 +223,7 @@ async fn take(
 async fn answer(shard: &Rc<Shard>, pchannel: &Rc<Pchannel>, link: &Link, mut output: WriteHalf<TcpStream>) {
     let mut out = Vec::with_capacity(4 << 10);
     loop {
-        let (added, changed) = (link.added.epoch(), pchannel.changed.epoch());
+        let seen = link.acker.wake.epoch();
         let ended = collect(shard, pchannel, link, &mut out);
         if !out.is_empty() {
             let sent = shard.write_bounded(&mut output, &out).await;
@@ -221,23 +232,17 @@ async fn answer(shard: &Rc<Shard>, pchannel: &Rc<Pchannel>, link: &Link, mut out
             if !sent {
                 return;
             }
-            if !ended {
-                continue;
-            }
         }
         if ended {
             // The peer hears the end of stream; closing may fail if it is gone already.
             let _ = output.close().await;
             return;
         }
-        select_biased! {
-            () = pchannel.changed.changed(changed).fuse() => {}
-            () = link.added.changed(added).fuse() => {}
-        }
+        link.acker.wake.changed(seen).await;
     }
 }
 
-/// Moves due answers to `out`. `true`: nothing will follow.
+/// Moves due answers to `out`, and has the connection woken for the first that is not. `true`: nothing will follow.
 fn collect(shard: &Shard, pchannel: &Pchannel, link: &Link, out: &mut Vec<u8>) -> bool {
     let durable = pchannel.durable();
     let closed = pchannel.closed();
@@ -255,7 +260,10 @@ fn collect(shard: &Shard, pchannel: &Pchannel, link: &Link, out: &mut Vec<u8>) -
                 out.extend_from_slice(&frame(FrameKind::Refusal, *correlation, &refusal.to_body()));
             }
             Some(Answer::Ack { needs, .. }) if *needs > durable => {
-                let Some(refusal) = &closed else { return false };
+                let Some(refusal) = &closed else {
+                    pchannel.acks.wait(*needs, &link.acker);
+                    return false;
+                };
                 // What is not durable will not be acked in this life.
                 out.extend_from_slice(&frame(FrameKind::Refusal, 0, &refusal.to_body()));
                 return true;
