@@ -229,3 +229,49 @@ async fn full_disk(disk: std::path::PathBuf) {
     keep_last(&log, &writer, 3).await;
     append_one(&log, &mut writer, 200_000).await.unwrap();
 }
+
+/// Who still holds a log that was opened again can neither drop, rename nor write a file of the new opening. Seen failing when a
+/// truncation of the old one was not refused: it recycled a file into the place of the new one's active segment.
+#[test]
+fn a_superseded_log_touches_nothing_of_the_next_opening() {
+    run(|| async {
+        let folder = folder();
+        let config = config(folder.path(), 128 << 10);
+        let (old, _) = open(&config, 1).await.unwrap();
+        let mut writer = Writer::new(Offset(0), 1);
+        let mut all = Vec::new();
+        for _ in 0..60 {
+            all.extend(append_one(&old, &mut writer, 9_000).await.unwrap());
+        }
+        old.checkpoint(Offset(writer.next), Vec::new()).await.unwrap();
+        // One that is still under way is waited for.
+        let (log, upto) = (old.clone(), Offset(writer.next / 4));
+        let truncation = glommio::spawn_local(async move { log.truncate(upto).await }).detach();
+        old.quiet().await;
+        let (new, opened) = open(&config, 2).await.unwrap();
+        let _ = truncation.await;
+        let mut writer = Writer::new(opened.facts.next_offset, 2);
+        for _ in 0..30 {
+            all.extend(append_one(&new, &mut writer, 9_000).await.unwrap());
+        }
+        let files = segment_inodes(folder.path());
+        let late = Offset(writer.next / 2);
+        assert!(matches!(old.truncate(late).await, Err(WalError::Closed { .. })));
+        assert!(matches!(
+            old.checkpoint(late, Vec::new()).await,
+            Err(WalError::Closed { .. })
+        ));
+        assert_eq!(segment_inodes(folder.path()), files);
+        drop(old);
+        for _ in 0..30 {
+            all.extend(append_one(&new, &mut writer, 9_000).await.unwrap());
+        }
+        new.quiet().await;
+        drop(new);
+        let (again, opened) = open(&config, 3).await.unwrap();
+        assert!(opened.damage.is_empty(), "{:?}", opened.damage);
+        let first = again.first_offset();
+        let found = read_all(&again, first, Offset(writer.next)).await.unwrap();
+        assert_eq!(found, all[first.get() as usize..]);
+    });
+}

@@ -153,6 +153,7 @@ impl LocalWal {
             base_offset,
             term: self.inner.term,
             nonce: draw_nonce(),
+            size: self.inner.config.segment.get(),
         };
         // Durable with the first block: a sync covers every write that ended before it began.
         files::write_page(&taken.file, &taken.path, 0, SEGMENT_HEADER_BYTES as usize, |out| {

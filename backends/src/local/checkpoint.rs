@@ -19,7 +19,7 @@ use super::footer::Footer;
 
 /// Their file names.
 pub const FILE_NAMES: [&str; 2] = ["checkpoint.0", "checkpoint.1"];
-const MAGIC: u64 = u64::from_le_bytes(*b"LNCHKPT1");
+const MAGIC: u64 = u64::from_le_bytes(*b"LNCHKPT2");
 const HEAD_BYTES: usize = 24;
 /// Files grow by this, so that a state that grows a little needs no new space.
 const STEP_BYTES: usize = 16 << 10;
@@ -29,6 +29,8 @@ const STEP_BYTES: usize = 16 << 10;
 pub struct Checkpoint {
     /// Grows with each checkpoint of the pchannel.
     pub sequence: u64,
+    /// Whose it is: a file copied from another folder must not count.
+    pub pchannel_hash: u64,
     /// Messages below are not kept.
     pub first_offset: u64,
     /// `state` is the fold of everything below, and all of it was durable.
@@ -103,8 +105,8 @@ fn checksum(bytes: &[u8]) -> u32 {
     crc32c_of_parts(&[&bytes[8..20], &bytes[HEAD_BYTES..]])
 }
 
-/// Reads the checkpoint of `folder`.
-pub fn load(folder: &Path) -> io::Result<Loaded> {
+/// Reads the checkpoint of `folder`, which must be that of the pchannel with this hash, if that is known.
+pub fn load(folder: &Path, pchannel_hash: Option<u64>) -> io::Result<Loaded> {
     let mut loaded = Loaded::default();
     for name in FILE_NAMES {
         let path = folder.join(name);
@@ -114,6 +116,10 @@ pub fn load(folder: &Path) -> io::Result<Loaded> {
             Err(e) => return Err(e),
         };
         match parse(&bytes) {
+            Ok(found) if pchannel_hash.is_some_and(|hash| hash != found.pchannel_hash) => {
+                let detail = "it is a checkpoint of another pchannel".to_owned();
+                loaded.damaged.push((path, detail));
+            }
             Ok(found)
                 if loaded
                     .checkpoint

@@ -61,6 +61,8 @@ pub struct Opened {
     pub facts: LogFacts,
     /// Places that can't be read. Readers get them as errors when they come there.
     pub damage: Vec<Damage>,
+    /// The last messages of the log are damaged, be they truncated or not: replay ends before the log does.
+    pub ends_in_damage: bool,
     /// Bytes that were scanned to find the end.
     pub scanned: Bytes,
 }
@@ -105,6 +107,8 @@ struct Inner {
     progress: Signal,
     checkpoint: RefCell<Checkpoint>,
     checkpoint_turn: Gate,
+    /// Segments are dropped by one at a time.
+    drop_turn: Gate,
     /// Footers being written.
     sealing: Cell<u32>,
     /// Why nothing may be appended any more.
@@ -136,6 +140,8 @@ impl LocalWal {
         for useless in found.useless {
             files::remove(useless).await?;
         }
+        // What is found here may be the work of a life that ended before its names were durable.
+        files::sync_folder(&config.folder).await?;
         if found.segments.is_empty()
             && let Some(parent) = config.folder.parent()
         {
@@ -154,6 +160,7 @@ impl LocalWal {
             progress: Signal::default(),
             checkpoint: RefCell::new(found.checkpoint),
             checkpoint_turn: Gate::default(),
+            drop_turn: Gate::default(),
             sealing: Cell::new(0),
             failed: RefCell::default(),
             config,
@@ -161,16 +168,20 @@ impl LocalWal {
         let opened = Opened {
             facts: found.facts,
             damage: found.damage,
+            ends_in_damage: found.ends_in_damage,
             scanned: Bytes(found.scanned_bytes),
         };
         Ok((Self { inner: Rc::new(inner) }, opened))
     }
 
-    /// Waits until nothing of this opening can reach the disk any more: no footer, no next file, no checkpoint. For a log that
-    /// failed, whose appends have all ended, and that is about to be opened again.
+    /// Closes the log and waits until nothing of this opening can reach the disk any more: no footer, no next file, no
+    /// checkpoint, no dropped segment, whoever still holds it. For a log whose appends have all ended, and that is about to be
+    /// opened again.
     pub async fn quiet(&self) {
-        self.inner.prepared.settle().await;
+        self.fail("it is opened again");
+        drop(self.inner.drop_turn.enter().await);
         drop(self.inner.checkpoint_turn.enter().await);
+        self.inner.prepared.settle().await;
         loop {
             let seen = self.inner.progress.epoch();
             if self.inner.sealing.get() == 0 {

@@ -7,7 +7,7 @@ use glommio::{
     io::{DmaFile, ReadResult},
     spawn_local,
 };
-use wire_format::{Offset, Term};
+use wire_format::{Bytes, Offset, Term};
 
 use super::{
     LocalWal, files,
@@ -17,7 +17,7 @@ use super::{
     segment_file::SegmentFile,
 };
 use crate::{
-    block::{BlockHeader, RecordEntry, align_up},
+    block::{ALIGNMENT, BlockHeader, RecordEntry, align_up},
     wal::{Chunk, Damage, WalError},
 };
 
@@ -28,6 +28,10 @@ pub struct LocalCursor {
     ahead: Option<Ahead>,
     /// A read of at least this many bytes is needed for the next block.
     need: u64,
+    /// Bytes of one read, unless a block needs more.
+    window: u64,
+    /// Whether the next read is begun before anybody asks.
+    reads_ahead: bool,
     /// The damaged place that is being gone through; the cursor's place is behind it.
     rubble: Option<InRubble>,
 }
@@ -68,7 +72,18 @@ impl LocalCursor {
             place: None,
             ahead: None,
             need: 0,
+            window: u64::MAX,
+            reads_ahead: true,
             rubble: None,
+        }
+    }
+
+    /// Reads at most `window` bytes at once, unless a block needs more, and the next ones before anybody asks only if `ahead`;
+    /// in any case no more than the log's read-ahead.
+    pub fn read_at_most(&mut self, window: Bytes, ahead: bool) {
+        (self.window, self.reads_ahead) = (window.get(), ahead);
+        if !ahead {
+            self.ahead = None;
         }
     }
 
@@ -90,7 +105,11 @@ impl LocalWal {
         let first = self.inner.first_offset.get();
         if result.is_err() && asked < first {
             // Truncation was faster: the file that was read is gone, or holds other blocks by now.
-            *cursor = LocalCursor::new(asked);
+            *cursor = LocalCursor {
+                window: cursor.window,
+                reads_ahead: cursor.reads_ahead,
+                ..LocalCursor::new(asked)
+            };
             return Err(WalError::Truncated { asked, first });
         }
         result
@@ -228,7 +247,7 @@ impl LocalWal {
         place.position += at;
         if at > 0 {
             cursor.need = 0;
-            cursor.ahead = self.begin_ahead(&place, end, durable);
+            cursor.ahead = self.begin_ahead(cursor, &place, end, durable);
         }
         cursor.place = Some(place);
         Ok(give(cursor, bytes, entries, durable))
@@ -246,8 +265,8 @@ impl LocalWal {
         {
             return Ok((ahead.task.await?, Some(ahead.durable)));
         }
-        let read_ahead = self.inner.config.read_ahead.get();
-        let len = align_up(read_ahead.max(cursor.need).min(end.saturating_sub(place.position)));
+        let window = self.window(cursor).max(cursor.need);
+        let len = align_up(window.min(end.saturating_sub(place.position)));
         if len == 0 {
             return Ok((ReadResult::default(), None));
         }
@@ -255,8 +274,18 @@ impl LocalWal {
         Ok((bytes, None))
     }
 
+    fn window(&self, cursor: &LocalCursor) -> u64 {
+        self.inner
+            .config
+            .read_ahead
+            .get()
+            .min(cursor.window)
+            .max(ALIGNMENT as u64)
+    }
+
     fn expectation(&self, place: &Place) -> Expect {
         Expect {
+            pchannel: Some(self.inner.hash),
             tag: place.segment.tag(self.inner.hash),
             segment_index: place.segment.index,
             due: place.due,
@@ -264,11 +293,11 @@ impl LocalWal {
         }
     }
 
-    fn begin_ahead(&self, place: &Place, end: u64, durable: Offset) -> Option<Ahead> {
-        if place.due >= durable || place.position >= end {
+    fn begin_ahead(&self, cursor: &LocalCursor, place: &Place, end: u64, durable: Offset) -> Option<Ahead> {
+        if place.due >= durable || place.position >= end || !cursor.reads_ahead {
             return None;
         }
-        let len = align_up(self.inner.config.read_ahead.get().min(end - place.position));
+        let len = align_up(self.window(cursor).min(end - place.position));
         let (file, segment, position) = (place.file.clone(), place.segment.clone(), place.position);
         let index = segment.index;
         let task = spawn_local(async move { files::read(&file, &segment.path, position, len).await });

@@ -15,7 +15,8 @@ use crate::wal::WalError;
 
 impl LocalWal {
     /// Stores the `change`d checkpoint, unless the change says that there is none. One at a time; a caller that is cancelled
-    /// does not stop it half way.
+    /// does not stop it half way. Nothing is stored for a log that is closed: it may be open anew already, and then both would
+    /// write the same files.
     async fn store_checkpoint(
         &self,
         change: impl FnOnce(&Self, &mut Checkpoint) -> bool + 'static,
@@ -23,11 +24,13 @@ impl LocalWal {
         let log = self.clone();
         let task = spawn_local(async move {
             let _turn = log.inner.checkpoint_turn.enter().await;
+            log.check_open()?;
             let mut next = log.inner.checkpoint.borrow().clone();
             if !change(&log, &mut next) {
                 return Ok(());
             }
             next.sequence += 1;
+            next.pchannel_hash = log.inner.hash;
             let (folder, stored) = (log.inner.config.folder.clone(), next.clone());
             let result = glommio::executor()
                 .spawn_blocking(move || checkpoint::store(&folder, &stored))
@@ -88,6 +91,7 @@ impl LocalWal {
 
     pub(super) async fn truncate_to(&self, upto: Offset) -> Result<Offset, WalError> {
         let upto = upto.min(self.inner.durable.get());
+        self.check_open()?;
         if upto > self.inner.first_offset.get() {
             let change = move |_: &Self, next: &mut Checkpoint| {
                 let is_higher = upto.get() > next.first_offset;
@@ -104,13 +108,19 @@ impl LocalWal {
             stored?;
             self.inner.first_offset.set(upto.max(self.inner.first_offset.get()));
         }
-        self.drop_below(self.inner.first_offset.get()).await?;
+        // Not stopped half way by a caller that is cancelled: `quiet` waits for it.
+        let log = self.clone();
+        let task = spawn_local(async move { log.drop_below(log.inner.first_offset.get()).await });
+        task.detach().await.unwrap_or(Ok(()))?;
         Ok(self.inner.first_offset.get())
     }
 
-    /// Drops whole segments that lie below `upto`, recycling one of them. The first kept offset must be stored already.
+    /// Drops whole segments that lie below `upto`, recycling one of them. The first kept offset must be stored already. Stops
+    /// when the log is closed: what lies in its folder may belong to the next opening.
     async fn drop_below(&self, upto: Offset) -> Result<(), WalError> {
+        let _turn = self.inner.drop_turn.enter().await;
         loop {
+            self.check_open()?;
             let behind = self.inner.checkpoint.borrow().scan_segment;
             let dropped = {
                 let mut segments = self.inner.segments.borrow_mut();

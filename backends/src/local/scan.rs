@@ -12,7 +12,9 @@ use crate::block::{
 /// What a block must be to be the next one of its log.
 #[derive(Debug, Clone, Copy)]
 pub struct Expect {
-    /// Of this pchannel and this use of the file,
+    /// Of the pchannel with this hash, where it is known,
+    pub pchannel: Option<u64>,
+    /// of this use of the file,
     pub tag: u64,
     /// in this segment,
     pub segment_index: u64,
@@ -53,10 +55,21 @@ pub fn look(bytes: &[u8], expect: &Expect, entries: &mut Vec<RecordEntry>) -> Fo
     if header.disk_len() > bytes.len() as u64 {
         return Found::NeedBytes(header.disk_len());
     }
+    let before = entries.len();
     match read_records(bytes, &header, entries) {
+        // Where a file lost its header, its tag was learnt from its blocks: only the records tell whose they are.
+        Ok(()) if !is_of(expect.pchannel, bytes, entries.get(before)) => {
+            entries.truncate(before);
+            Found::Invalid(BlockFault::Stale("another pchannel"))
+        }
         Ok(()) => Found::Block(header),
         Err(fault) => Found::Broken(header, fault),
     }
+}
+
+fn is_of(pchannel: Option<u64>, bytes: &[u8], first: Option<&RecordEntry>) -> bool {
+    let found = first.map(|entry| pchannel_hash(entry.view(bytes).pchannel()));
+    found.is_none() || pchannel.is_none() || found == pchannel
 }
 
 fn staleness(header: &BlockHeader, expect: &Expect) -> Option<&'static str> {

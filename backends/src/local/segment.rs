@@ -18,7 +18,7 @@ use crate::block::ALIGNMENT;
 pub const SEGMENT_HEADER_BYTES: u64 = ALIGNMENT as u64;
 /// Bytes of the trailer, at the end of the file.
 pub const TRAILER_BYTES: u64 = ALIGNMENT as u64;
-const HEADER_MAGIC: u64 = u64::from_le_bytes(*b"LNSEGHD1");
+const HEADER_MAGIC: u64 = u64::from_le_bytes(*b"LNSEGHD2");
 const TRAILER_MAGIC: u64 = u64::from_le_bytes(*b"LNSEGTR1");
 
 /// What a segment says of itself when it is opened for writing.
@@ -35,6 +35,8 @@ pub struct SegmentHeader {
     /// Drawn at random each time that a file is taken into use. All its blocks carry it, mixed with the pchannel: nothing that
     /// the file held before, and nothing that a producer sends, can be taken for a block.
     pub nonce: u64,
+    /// Bytes of the file. It was reserved in full before it was used: a shorter one was cut later, and is no torn tail.
+    pub size: u64,
 }
 
 /// Where a sealed segment keeps its footer.
@@ -64,19 +66,21 @@ impl SegmentHeader {
                 self.base_offset.get(),
                 self.term.get(),
                 self.nonce,
+                self.size,
             ],
         );
     }
 
     /// Reads a header that matches its checksum.
     pub fn read(bytes: &[u8]) -> Option<Self> {
-        let [pchannel_hash, index, base_offset, term, nonce] = unseal(bytes, HEADER_MAGIC)?;
+        let [pchannel_hash, index, base_offset, term, nonce, size] = unseal(bytes, HEADER_MAGIC)?;
         Some(Self {
             pchannel_hash,
             index,
             base_offset: Offset(base_offset),
             term: Term(term),
             nonce,
+            size,
         })
     }
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod crash;
+mod mixed_up;
 mod rot;
 #[path = "../support/mod.rs"]
 mod support;

@@ -88,6 +88,7 @@ pub struct Writer {
     pub next: u64,
     pub term: Term,
     pub salt: u64,
+    pub pchannel: &'static str,
 }
 
 impl Writer {
@@ -96,6 +97,7 @@ impl Writer {
             next: next.get(),
             term: Term(term),
             salt: term,
+            pchannel: PCHANNEL,
         }
     }
 
@@ -109,7 +111,7 @@ impl Writer {
                 batch_bytes: Limits::BATCH_BYTES_MAX,
                 ..Limits::WIDEST
             };
-            let mut batch = BatchBuilder::new(PCHANNEL, limits).unwrap();
+            let mut batch = BatchBuilder::new(self.pchannel, limits).unwrap();
             for &len in *lengths {
                 let (offset, vchannel) = (self.next, format!("v{}", self.next % 3));
                 let body = body(offset, self.salt, len);

@@ -479,3 +479,38 @@ async fn a_reader_is_sent_on_to_a_new_owner() {
     assert_eq!(offset(&mut reader).await, Ok(1));
     assert_eq!((first.connections(), owner.connections()), (1, 1));
 }
+
+/// Seen failing when only the position was asked for again: the second batch below the timetick was called a broken promise.
+#[tokio::test]
+async fn a_start_at_a_timetick_outlives_the_connection() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let seen = asked.clone();
+    let peer = Peer::new(move |number, mut conn| {
+        let hello = conn.welcome_with(|reply| reply.start_offset = Offset(5)).unwrap();
+        let read = hello.read.unwrap();
+        seen.lock().unwrap().push((read.start, read.filter.min_timetick));
+        if number == 0 {
+            return conn.close();
+        }
+        // What lies below may come all the same: a server need not look into each batch.
+        conn.send(FrameKind::Deliver, 0, &record(5, 100, 3));
+        conn.tick(150, 8);
+        conn.send(FrameKind::Deliver, 0, &record(8, 160, 2));
+        conn.send(FrameKind::Deliver, 0, &record(10, 999, 3));
+        conn.hang();
+    });
+    let first = Timetick(1_000);
+    let mut reader = Reader::open(peer.client(), "orders", options(Start::Timetick(first)))
+        .await
+        .unwrap();
+    let mut offsets = Vec::new();
+    while offsets.len() < 2 {
+        offsets.extend(offset(&mut reader).await.ok());
+    }
+    assert_eq!(offsets, [11, 12]);
+    let expected = [
+        (Start::Timetick(first), Timetick::ZERO),
+        (Start::Offset(Offset(5)), first),
+    ];
+    assert_eq!(*asked.lock().unwrap(), expected);
+}

@@ -1,6 +1,6 @@
 //! What the log service decides, apart from how it is done: state machines that take `(now, event)` and return actions.
 //! No file, socket, timer, thread or clock in here, so every one is tested by properties, and all of them together by a
-//! seeded simulation (`tests/simulation.rs`) with a fake clock, a fake disk and crashes.
+//! seeded simulation (`tests/simulation/`) with a fake clock, a fake disk and crashes.
 //!
 //! One pchannel on its shard; arrows are calls of the shell, in the order a message meets them:
 //!
@@ -55,7 +55,7 @@ pub use dedupe::{
     BadSnapshot, BatchKey, BatchSnapshot, Dedupe, DedupeLimits, DedupeOutcome, DedupeRefusal, ProducerSnapshot,
 };
 pub use quota::{Admission, Quota, QuotaLimits, RateLimited, Signal, SignalId};
-pub use recovery::{BatchFacts, Claim, LogFacts, OpenError, Plan, Replay, ReplayError, Start};
+pub use recovery::{BatchFacts, LogFacts, OpenError, Plan, Replay, ReplayError, Start};
 pub use retention::{Hold, RetentionLimits, RetentionPlan, SegmentFacts};
 pub use sequencer::{AppendRequest, Position, Refusal, Sequenced, Sequencer};
 pub use tick::{Promise, TICK_INTERVAL, TickMachine};

@@ -20,24 +20,6 @@ pub struct LogFacts {
     pub checkpoint_upto: Option<Offset>,
 }
 
-/// Who opens the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
-    /// A new owner, or the old one after a restart: its term is larger than any before.
-    New(Term),
-    /// The present owner opens its log again, say after a failed write, under the term it has.
-    Resumed(Term),
-}
-
-impl Claim {
-    /// The term claimed.
-    pub fn term(self) -> Term {
-        match self {
-            Self::New(term) | Self::Resumed(term) => term,
-        }
-    }
-}
-
 /// Why a log can't be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
@@ -96,8 +78,10 @@ pub struct Plan {
 pub struct Start;
 
 impl Start {
-    /// Decides what to read, or why the log may not be opened.
-    pub fn plan(log: &LogFacts, claim: Claim) -> Result<Plan, OpenError> {
+    /// Decides what to read, or why the log may not be opened under `term`. That must be larger than any before, also where the
+    /// owner itself opens a log that failed anew: what its earlier opening left on disk unacked must be older than anything
+    /// written now.
+    pub fn plan(log: &LogFacts, term: Term) -> Result<Plan, OpenError> {
         let LogFacts {
             first_kept,
             next_offset,
@@ -105,15 +89,8 @@ impl Start {
             last_term,
             checkpoint_upto,
         } = *log;
-        let stale = match claim {
-            Claim::New(term) => last_term > Term::ZERO && term <= last_term,
-            Claim::Resumed(term) => term < last_term,
-        };
-        if stale {
-            return Err(OpenError::StaleTerm {
-                term: claim.term(),
-                last_term,
-            });
+        if last_term > Term::ZERO && term <= last_term {
+            return Err(OpenError::StaleTerm { term, last_term });
         }
         if next_offset < first_kept {
             return Err(OpenError::EndBelowStart {
@@ -131,7 +108,7 @@ impl Start {
         Ok(Plan {
             replay_from,
             next_offset,
-            term: claim.term(),
+            term,
             last_term,
             last_timetick,
         })
@@ -351,6 +328,12 @@ impl Replay {
             }
         }
         Ok(())
+    }
+
+    /// The store reported damaged bytes up to the end of the log, behind the last batch: what they held is lost, the log goes on
+    /// where it ends.
+    pub fn ends_in_damage(&mut self) {
+        self.damaged = true;
     }
 
     /// Batches taken in so far.

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use lognode_core::{
-    AppendRequest, BatchFacts, Claim, Dedupe, DedupeLimits, LogFacts, OpenError, Replay, ReplayError, Sequenced, Start,
+    AppendRequest, BatchFacts, Dedupe, DedupeLimits, LogFacts, OpenError, Replay, ReplayError, Sequenced, Start,
 };
 use proptest::prelude::*;
 use wire_format::{Offset, ProducerEpoch, ProducerId, Sequence, Term, Timetick};
@@ -33,30 +33,25 @@ fn batch(base: u64, count: u32) -> BatchFacts {
 }
 
 fn replay(log: &LogFacts) -> Replay {
-    Start::plan(log, Claim::New(Term(6)))
+    Start::plan(log, Term(6))
         .unwrap()
         .replay(Dedupe::new(DedupeLimits::default()))
 }
 
 #[test]
-fn only_a_larger_term_or_the_owner_itself_may_open() {
+fn only_a_larger_term_may_open() {
     let log = facts(0, 10, None);
-    for claim in [Claim::New(Term(4)), Claim::New(Term(5)), Claim::Resumed(Term(4))] {
-        let stale = OpenError::StaleTerm {
-            term: claim.term(),
-            last_term: Term(5),
-        };
-        assert_eq!(Start::plan(&log, claim), Err(stale));
+    for term in [Term(4), Term(5)] {
+        let last_term = Term(5);
+        assert_eq!(Start::plan(&log, term), Err(OpenError::StaleTerm { term, last_term }));
     }
-    for claim in [Claim::New(Term(6)), Claim::Resumed(Term(5))] {
-        assert_eq!(Start::plan(&log, claim).unwrap().term, claim.term());
-    }
-    assert!(Start::plan(&LogFacts::default(), Claim::New(Term(1))).is_ok());
+    assert_eq!(Start::plan(&log, Term(6)).unwrap().term, Term(6));
+    assert!(Start::plan(&LogFacts::default(), Term(1)).is_ok());
 }
 
 #[test]
 fn reading_starts_at_the_checkpoint_or_at_what_is_kept() {
-    let from = |log: LogFacts| Start::plan(&log, Claim::New(Term(6))).map(|plan| plan.replay_from.0);
+    let from = |log: LogFacts| Start::plan(&log, Term(6)).map(|plan| plan.replay_from.0);
     assert_eq!(from(facts(2, 10, None)), Ok(2));
     assert_eq!(from(facts(2, 10, Some(7))), Ok(7));
     assert_eq!(from(facts(9, 10, Some(7))), Ok(9));

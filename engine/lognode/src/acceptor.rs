@@ -3,20 +3,13 @@
 //! Runs on the side thread. A stranger costs a bounded buffer for a bounded time; nothing behind the hello is read, so
 //! the shard gets the stream exactly where the hello ends.
 
-use std::{
-    net::SocketAddr,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    sync::{Notify, oneshot},
+    sync::{Notify, Semaphore, oneshot},
     time::timeout,
 };
 use wire_format::{
@@ -27,13 +20,14 @@ use wire_format::{
     },
 };
 
-use crate::{
-    handover::{Arrival, Connection, Inbox},
-    shard::Published,
-};
+use crate::handover::{Arrival, Connection, Inbox, Seat, Seats};
 
 /// A stranger must say hello within this.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
+/// Strangers whose hello is awaited at once: each holds a file and up to 64 KiB. Others wait to be accepted.
+const STRANGERS_MAX: usize = 1_024;
+/// A stranger must take an answer within this.
+const TAKEN_WITHIN: Duration = Duration::from_secs(5);
 /// A shard must tell its pchannels within this.
 const LIST_WITHIN: Duration = Duration::from_secs(5);
 
@@ -41,25 +35,26 @@ const LIST_WITHIN: Duration = Duration::from_secs(5);
 pub struct Acceptor {
     /// Inboxes of the shards.
     pub inboxes: Vec<Inbox>,
-    /// What they published.
-    pub published: Vec<Arc<Mutex<Published>>>,
     /// Told once when the node stops.
     pub stop: Arc<Notify>,
-    /// Connections at once.
-    pub connections_max: usize,
+    /// How many connections there are and may be.
+    pub seats: Arc<Seats>,
     /// Name of the node, for greetings.
     pub server_name: String,
-    /// Strangers whose hello is awaited.
-    pub strangers: AtomicUsize,
 }
 
 impl Acceptor {
     /// Accepts until the node stops.
     pub async fn run(self: Arc<Self>, listener: TcpListener) {
+        let strangers = Arc::new(Semaphore::new(STRANGERS_MAX));
         loop {
-            let accepted = tokio::select! {
+            let next = async {
+                let stranger = strangers.clone().acquire_owned().await;
+                (stranger, listener.accept().await)
+            };
+            let (stranger, accepted) = tokio::select! {
                 () = self.stop.notified() => return,
-                accepted = listener.accept() => accepted,
+                next = next => next,
             };
             let accepted = match accepted {
                 Ok(accepted) => accepted,
@@ -70,11 +65,11 @@ impl Acceptor {
                 }
             };
             let acceptor = self.clone();
-            tokio::spawn(async move { acceptor.welcome(accepted.0, accepted.1).await });
+            tokio::spawn(async move { acceptor.welcome(accepted.0, accepted.1, stranger).await });
         }
     }
 
-    async fn welcome(&self, mut stream: TcpStream, peer: SocketAddr) {
+    async fn welcome(&self, mut stream: TcpStream, peer: SocketAddr, stranger: impl Sized) {
         // The shard's acks are small; waiting to make them larger would only delay producers.
         let _ = stream.set_nodelay(true);
         // A producer whose machine vanished sends nothing and gets nothing: only this finds out.
@@ -82,9 +77,8 @@ impl Acceptor {
             .with_time(Duration::from_secs(30))
             .with_interval(Duration::from_secs(10));
         let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
-        self.strangers.fetch_add(1, Ordering::Relaxed);
         let hello = timeout(HELLO_WITHIN, read_hello(&mut stream)).await;
-        self.strangers.fetch_sub(1, Ordering::Relaxed);
+        drop(stranger);
         let refusal = match hello {
             Err(_) | Ok(Err(HelloEnd::Gone)) => return,
             Ok(Err(HelloEnd::Broken(error))) => {
@@ -92,19 +86,18 @@ impl Acceptor {
                 Refusal::new(RefusalCode::BadRequest, error.to_string())
             }
             Ok(Ok(hello)) => match self.route(hello, &mut stream).await {
-                Ok(Some((inbox, hello))) => return hand_over(stream, inbox, hello),
+                Ok(Some((inbox, hello, seat))) => return hand_over(stream, inbox, hello, seat),
                 Ok(None) => return,
                 Err(refusal) => *refusal,
             },
         };
         // A stranger that is gone does not hear it.
-        let _ = stream
-            .write_all(&frame(FrameKind::Refusal, 0, &refusal.to_body()))
-            .await;
+        let answer = frame(FrameKind::Refusal, 0, &refusal.to_body());
+        let _ = timeout(TAKEN_WITHIN, stream.write_all(&answer)).await;
     }
 
     /// Which shard a hello goes to; `None` if it was served here.
-    async fn route(&self, hello: Hello, stream: &mut TcpStream) -> Result<Option<(&Inbox, Hello)>, Box<Refusal>> {
+    async fn route(&self, hello: Hello, stream: &mut TcpStream) -> Result<Option<(&Inbox, Hello, Seat)>, Box<Refusal>> {
         if hello.version != PROTOCOL_VERSION {
             let detail = format!(
                 "protocol version {} is not spoken here; this node speaks {PROTOCOL_VERSION}",
@@ -119,32 +112,33 @@ impl Acceptor {
             );
             return Err(Box::new(Refusal::new(RefusalCode::FeatureUnsupported, detail)));
         }
-        let connected: usize = self.published.iter().map(|p| lock(p).connections).sum();
-        if connected >= self.connections_max {
-            let mut refusal = Refusal::new(
-                RefusalCode::RateLimited,
-                format!(
-                    "the node serves {connected} connections of {}; come again, or raise limits.connections",
-                    self.connections_max
-                ),
-            );
-            refusal.limit_name = "connections".to_owned();
-            (refusal.measured, refusal.limit_value) = (connected as u64, self.connections_max as u64);
-            refusal.retry_after = wire_format::Millis(1_000);
-            return Err(Box::new(refusal));
-        }
+        let Some(seat) = self.seats.clone().take() else {
+            return Err(self.no_seat());
+        };
         if hello.intent == Intent::Admin && hello.pchannel.is_empty() {
             self.list(stream).await;
             return Ok(None);
         }
         let shard = shard_of(&hello.pchannel, self.inboxes.len());
         match self.inboxes.get(shard) {
-            Some(inbox) => Ok(Some((inbox, hello))),
+            Some(inbox) => Ok(Some((inbox, hello, seat))),
             None => Err(Box::new(Refusal::new(
                 RefusalCode::ShuttingDown,
                 "this node has no shard",
             ))),
         }
+    }
+
+    fn no_seat(&self) -> Box<Refusal> {
+        let (taken, max) = (self.seats.taken(), self.seats.max);
+        let mut refusal = Refusal::new(
+            RefusalCode::RateLimited,
+            format!("the node serves {taken} connections of {max}; come again, or raise limits.connections"),
+        );
+        refusal.limit_name = "connections".to_owned();
+        (refusal.measured, refusal.limit_value) = (taken as u64, max as u64);
+        refusal.retry_after = wire_format::Millis(1_000);
+        Box::new(refusal)
     }
 
     /// The pchannels of all shards, as they stand now: whoever asks after an ack must find what was acked.
@@ -183,19 +177,21 @@ impl Acceptor {
         };
         let mut answer = frame(FrameKind::HelloReply, 0, &reply.to_body());
         loop {
-            if stream.write_all(&answer).await.is_err() {
+            if !matches!(timeout(TAKEN_WITHIN, stream.write_all(&answer)).await, Ok(Ok(()))) {
                 return;
             }
-            let Ok(Ok((header, body))) = timeout(HELLO_WITHIN, read_frame(stream)).await else {
-                return;
+            let (header, body) = match timeout(HELLO_WITHIN, read_frame(stream, FrameKind::AdminRequest)).await {
+                Ok(Ok(request)) => request,
+                Ok(Err(HelloEnd::Broken(error))) => {
+                    let refusal = Refusal::new(RefusalCode::BadRequest, error.to_string());
+                    let answer = frame(FrameKind::Refusal, 0, &refusal.to_body());
+                    // A stranger that is gone does not hear it.
+                    let _ = timeout(TAKEN_WITHIN, stream.write_all(&answer)).await;
+                    return;
+                }
+                _ => return,
             };
-            let request = match header.kind {
-                FrameKind::AdminRequest => AdminRequest::read(&body),
-                other => Err(FormatError::UnexpectedFrame {
-                    found: other.name(),
-                    expected: "an admin request",
-                }),
-            };
+            let request = AdminRequest::read(&body);
             answer = match request {
                 Ok(AdminRequest::ListPchannels) => {
                     let (kind, body) = match self.pchannels().await {
@@ -226,11 +222,6 @@ impl Acceptor {
     }
 }
 
-fn lock(published: &Mutex<Published>) -> std::sync::MutexGuard<'_, Published> {
-    // Plain values: a thread that died while holding the lock left nothing half done.
-    published.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
 /// The shard that owns a pchannel.
 pub fn shard_of(pchannel: &str, shards: usize) -> usize {
     (xxhash_rust::xxh3::xxh3_64(pchannel.as_bytes()) % shards.max(1) as u64) as usize
@@ -255,26 +246,19 @@ enum HelloEnd {
 }
 
 async fn read_hello(stream: &mut TcpStream) -> Result<Hello, HelloEnd> {
-    let (header, body) = read_frame(stream).await?;
-    if header.kind != FrameKind::Hello {
-        let error = FormatError::UnexpectedFrame {
-            found: header.kind.name(),
-            expected: "a hello",
-        };
-        return Err(HelloEnd::Broken(error));
-    }
+    let (_, body) = read_frame(stream, FrameKind::Hello).await?;
     Hello::read(&body).map_err(HelloEnd::Broken)
 }
 
-/// Reads one frame that carries no batch, and not a byte more.
-async fn read_frame(stream: &mut TcpStream) -> Result<(FrameHeader, Vec<u8>), HelloEnd> {
+/// Reads one frame of the kind that is due, and not a byte more. No other is given memory.
+async fn read_frame(stream: &mut TcpStream, due: FrameKind) -> Result<(FrameHeader, Vec<u8>), HelloEnd> {
     let mut head = [0; FRAME_HEADER_BYTES];
     stream.read_exact(&mut head).await.map_err(|_| HelloEnd::Gone)?;
     let header = FrameHeader::read(&head, &Limits::default()).map_err(HelloEnd::Broken)?;
-    if matches!(header.kind, FrameKind::Produce | FrameKind::Deliver) {
+    if header.kind != due {
         let error = FormatError::UnexpectedFrame {
             found: header.kind.name(),
-            expected: "a hello",
+            expected: due.name(),
         };
         return Err(HelloEnd::Broken(error));
     }
@@ -283,12 +267,15 @@ async fn read_frame(stream: &mut TcpStream) -> Result<(FrameHeader, Vec<u8>), He
     Ok((header, body))
 }
 
-fn hand_over(stream: TcpStream, inbox: &Inbox, hello: Hello) {
+fn hand_over(stream: TcpStream, inbox: &Inbox, hello: Hello, seat: Seat) {
     let stream = match stream.into_std() {
         Ok(stream) => stream,
         Err(error) => return tracing::warn!(%error, "a socket could not be handed over"),
     };
-    if inbox.push(Arrival::Connection(Connection { stream, hello })).is_err() {
+    if inbox
+        .push(Arrival::Connection(Connection { stream, hello, seat }))
+        .is_err()
+    {
         tracing::warn!("too many connections wait for one shard; the newest was closed");
     }
 }

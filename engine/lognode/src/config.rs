@@ -251,6 +251,8 @@ pub enum ConfigError {
     },
 }
 
+const YEAR_S: u64 = 366 * 24 * 3_600;
+
 impl Config {
     /// Defaults, then the file, then `LOGNODE_SECTION__KEY` variables; checked.
     pub fn load(file: Option<&Path>) -> Result<Self, ConfigError> {
@@ -312,11 +314,24 @@ impl Config {
             );
             return fault("shards.memory_bytes", detail);
         }
-        if self.shards.io_memory_bytes < 65_536 {
-            return fault("shards.io_memory_bytes", "use 65536 or more".to_owned());
+        if !(65_536..=1 << 30).contains(&self.shards.io_memory_bytes) {
+            return fault("shards.io_memory_bytes", "use 65536 to 1073741824".to_owned());
         }
-        if self.retention.interval_s == 0 {
-            return fault("retention.interval_s", "use 1 or more".to_owned());
+        if !(1..=YEAR_S).contains(&self.retention.interval_s) {
+            return fault("retention.interval_s", format!("use 1 to {YEAR_S}, which is a year"));
+        }
+        if self.retention.age_s > 1_000 * YEAR_S {
+            let most = 1_000 * YEAR_S;
+            return fault(
+                "retention.age_s",
+                format!("use 0 (for ever) to {most}, which is a thousand years"),
+            );
+        }
+        if self.quota.max_delay_ms > 1_000 * YEAR_S {
+            return fault("quota.max_delay_ms", format!("use 0 to {}", 1_000 * YEAR_S));
+        }
+        if let Err(error) = tracing_subscriber::EnvFilter::try_new(&self.logging.level) {
+            return fault("logging.level", format!("{error}; use info or lognode=debug,info"));
         }
         Ok(())
     }

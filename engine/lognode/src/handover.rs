@@ -4,7 +4,7 @@ use std::{
     net::TcpStream,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::Poll,
 };
@@ -29,6 +29,44 @@ pub struct Connection {
     pub stream: TcpStream,
     /// Its first frame.
     pub hello: Hello,
+    /// Kept until it ends.
+    pub seat: Seat,
+}
+
+/// How many connections the node has, and may have: counted the moment that they come and go, on whatever thread.
+pub struct Seats {
+    taken: AtomicUsize,
+    /// How many there may be.
+    pub max: usize,
+}
+
+/// One connection's seat, until it is dropped.
+pub struct Seat(Arc<Seats>);
+
+impl Seats {
+    /// `max` free seats.
+    pub fn new(max: usize) -> Arc<Self> {
+        let taken = AtomicUsize::new(0);
+        Arc::new(Self { taken, max })
+    }
+
+    /// Takes a seat if there is a free one.
+    pub fn take(self: Arc<Self>) -> Option<Seat> {
+        let one_more = |taken| (taken < self.max).then_some(taken + 1);
+        let taken = self.taken.try_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        taken.ok().map(|_| Seat(self))
+    }
+
+    /// How many are taken.
+    pub fn taken(&self) -> usize {
+        self.taken.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.taken.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// What comes into a shard.

@@ -104,18 +104,28 @@ impl Metadata {
                 Err(cause) => return Err(error(cause)),
             }
         }
+        let damaged = pages.iter().filter(|page| page.is_none()).count();
         let newest = pages.into_iter().flatten().max_by_key(|(sequence, _)| *sequence);
         let (sequence, state) = match newest {
+            // A first life writes one page before the other.
+            Some((sequence, mut state)) if damaged > 0 && sequence > 1 => {
+                tracing::warn!(
+                    file = %path.display(), sequence,
+                    "one of the two pages is damaged, or its writing was cut off; going on from the other"
+                );
+                // The page that is lost may have been the newer one, of a later term.
+                state.term = Term(state.term.get().saturating_add(1));
+                (sequence, state)
+            }
             Some(found) => found,
             None if rebuild || !exists => (0, fresh),
             None if file.metadata().map_err(error)?.len() == 0 && !has_logs => (0, fresh),
             None => return Err(MetadataError::Damaged { path }),
         };
-        if !exists {
-            File::open(data_dir)
-                .and_then(|folder| folder.sync_all())
-                .map_err(error)?;
-        }
+        // Also where the file is found: the life that made it may have ended before its name was durable.
+        File::open(data_dir)
+            .and_then(|folder| folder.sync_all())
+            .map_err(error)?;
         Ok(Self {
             file,
             path,
@@ -218,7 +228,12 @@ mod tests {
             .open(folder.path().join(FILE_NAME))
             .unwrap();
         file.write_all_at(&[0xff; 100], PAGE_STRIDE + 20).unwrap();
-        assert_eq!(Metadata::open(folder.path(), true, false).unwrap().state(), state(2));
+        // Of a term above the lost page's, which may have been given out.
+        let expected = NodeState {
+            term: Term(3),
+            ..state(2)
+        };
+        assert_eq!(Metadata::open(folder.path(), true, false).unwrap().state(), expected);
         file.write_all_at(&[0xff; 100], 20).unwrap();
         assert!(matches!(
             Metadata::open(folder.path(), true, false),

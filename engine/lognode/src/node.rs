@@ -23,7 +23,7 @@ use wire_format::{Term, Timetick};
 use crate::{
     acceptor::{Acceptor, shard_of},
     config::Config,
-    handover::Inbox,
+    handover::{Inbox, Seats},
     heartbeat, http,
     keeper::{self, Keeper},
     metadata::{Metadata, MetadataError},
@@ -60,14 +60,9 @@ pub enum StartError {
         /// What failed.
         detail: String,
     },
-    /// A log can't be opened.
-    #[error("shard {shard}: {detail}")]
-    Shard {
-        /// The shard.
-        shard: usize,
-        /// What failed.
-        detail: String,
-    },
+    /// A shard's thread ended while it opened its pchannels.
+    #[error("a shard ended before it was ready; the log tells why, and `lognode probe` what this machine lacks")]
+    Shard,
 }
 
 /// A running node. Ends by [`Node::stop`]; dropping it without leaves threads behind, so a process does it last.
@@ -105,6 +100,7 @@ impl Node {
         let server_name = format!("lognode-{}", std::process::id());
         let cpus = config.cpus();
         let mut seeds = Vec::with_capacity(cpus.len());
+        let count = Arc::new(AtomicUsize::new(existing.len()));
         for id in 0..cpus.len() {
             seeds.push(ShardSeed {
                 id: id as u16,
@@ -118,6 +114,7 @@ impl Node {
                 published: Arc::default(),
                 stopping: stopping.clone(),
                 server_name: server_name.clone(),
+                existing: count.clone(),
             });
         }
         let published: Vec<Arc<Mutex<Published>>> = seeds.iter().map(|seed| seed.published.clone()).collect();
@@ -129,11 +126,9 @@ impl Node {
         let stop_side = Arc::new(Notify::new());
         let acceptor = Acceptor {
             inboxes,
-            published: published.clone(),
             stop: stop_side.clone(),
-            connections_max: config.limits.connections,
+            seats: Seats::new(config.limits.connections),
             server_name,
-            strangers: AtomicUsize::new(0),
         };
         let shown = http::Shown {
             published,
@@ -253,7 +248,12 @@ fn take_folder(data_dir: &Path) -> Result<File, StartError> {
         cause,
     };
     fs::create_dir_all(data_dir.join("pchannels")).map_err(|cause| error("create data folder", cause))?;
-    let lock = File::create(data_dir.join("LOCK")).map_err(|cause| error("create lock file in", cause))?;
+    if let Some(parent) = data_dir.parent() {
+        // Where the parent may only be entered, whoever made the folder in it has seen to its name.
+        let _ = File::open(parent).and_then(|parent| parent.sync_all());
+    }
+    // The folder itself is locked: a lock file can be removed by whoever thinks it is stale.
+    let lock = File::open(data_dir).map_err(|cause| error("open data folder", cause))?;
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(lock),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(StartError::InUse(data_dir.to_owned())),
@@ -270,8 +270,9 @@ fn existing_pchannels(folder: &Path) -> Result<Vec<String>, StartError> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder).map_err(error)? {
         let entry = entry.map_err(error)?;
+        let is_folder = entry.path().is_dir();
         match entry.file_name().into_string() {
-            Ok(name) if wire_format::limits::check_pchannel_name(&name).is_ok() => names.push(name),
+            Ok(name) if is_folder && wire_format::limits::check_pchannel_name(&name).is_ok() => names.push(name),
             other => tracing::warn!(name = ?other, "not a pchannel; left alone"),
         }
     }
@@ -351,9 +352,9 @@ fn start_shards(
             .spin_before_park(std::time::Duration::from_micros(config.shards.spin_us))
             .spawn(move || async move {
                 let _note = EndNote(ended);
-                let ready = move |result: Result<(), String>| {
+                let ready = move || {
                     // Only fails if the node gave up waiting.
-                    let _ = told.send((shard, result));
+                    let _ = told.send(());
                 };
                 Shard::new(&seed).run(mine, ready).await;
             })
@@ -366,16 +367,7 @@ fn start_shards(
     }
     drop(told);
     for _ in 0..count {
-        match outcome.recv() {
-            Ok((_, Ok(()))) => {}
-            Ok((shard, Err(detail))) => return Err(StartError::Shard { shard, detail }),
-            Err(_) => {
-                return Err(StartError::Shard {
-                    shard: 0,
-                    detail: "its thread ended before it was ready; see `lognode probe`".to_owned(),
-                });
-            }
-        }
+        outcome.recv().map_err(|_| StartError::Shard)?;
     }
     Ok(handles)
 }

@@ -167,7 +167,7 @@ pub fn inspect(
     options: InspectOptions,
     progress: &mut dyn FnMut(Bytes, Bytes),
 ) -> io::Result<Inspection> {
-    let loaded = checkpoint::load(folder)?;
+    let loaded = checkpoint::load(folder, None)?;
     let mut files = Vec::new();
     let mut others = Vec::new();
     for entry in fs::read_dir(folder)? {

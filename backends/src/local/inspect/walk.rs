@@ -336,6 +336,7 @@ impl<'p> Walk<'p> {
 
 fn expect(file: &SegmentBytes, due: Offset, min_term: Term) -> Expect {
     Expect {
+        pchannel: file.pchannel_hash,
         tag: file.identity.map_or(0, |(_, tag)| tag),
         segment_index: file.index,
         due,

@@ -26,6 +26,10 @@ pub struct Candidate {
     /// See [`SegmentHeader::nonce`], if anything in the file tells it.
     pub nonce: Option<u64>,
     pub footer: Option<StoredFooter>,
+    /// Bytes that it had when it was taken into use, if its header tells.
+    pub full_size: Option<u64>,
+    /// Its header is whole, and that of another pchannel: somebody copied it here.
+    pub is_foreign: bool,
 }
 
 impl Candidate {
@@ -54,12 +58,8 @@ impl Candidate {
     }
 }
 
-/// All of them, by index. After an orderly close those behind `clean_at` lie ready: what they hold does not matter.
-pub async fn read_all(
-    config: &LocalConfig,
-    pchannel_hash: u64,
-    clean_at: Option<u64>,
-) -> Result<Vec<Candidate>, WalError> {
+/// All of them, by index.
+pub async fn read_all(config: &LocalConfig, pchannel_hash: u64) -> Result<Vec<Candidate>, WalError> {
     let listing = std::fs::read_dir(&config.folder).map_err(|e| files::io_error("list", &config.folder, &e))?;
     let mut indices = Vec::new();
     for entry in listing {
@@ -69,36 +69,19 @@ pub async fn read_all(
     indices.sort_unstable();
     let mut candidates = Vec::with_capacity(indices.len());
     for index in indices {
-        let lies_ready = clean_at.is_some_and(|last| index > last);
-        candidates.push(read_one(config, pchannel_hash, index, lies_ready).await?);
+        candidates.push(read_one(config, pchannel_hash, index).await?);
     }
     Ok(candidates)
 }
 
-async fn read_one(
-    config: &LocalConfig,
-    pchannel_hash: u64,
-    index: u64,
-    lies_ready: bool,
-) -> Result<Candidate, WalError> {
+async fn read_one(config: &LocalConfig, pchannel_hash: u64, index: u64) -> Result<Candidate, WalError> {
     let path = config.folder.join(segment::file_name(index));
-    if lies_ready {
-        let size = std::fs::metadata(&path)
-            .map_err(|e| files::io_error("stat", &path, &e))?
-            .len();
-        return Ok(Candidate {
-            index,
-            path,
-            size,
-            base: None,
-            nonce: None,
-            footer: None,
-        });
-    }
     let file = files::open(&path, false).await?;
     let size = file.file_size().await.map_err(|e| files::error("stat", &path, &e))?;
     let page = files::read(&file, &path, 0, SEGMENT_HEADER_BYTES).await?;
-    let header = SegmentHeader::read(&page).filter(|h| h.pchannel_hash == pchannel_hash && h.index == index);
+    let header = SegmentHeader::read(&page);
+    let is_foreign = header.is_some_and(|h| h.pchannel_hash != pchannel_hash);
+    let header = header.filter(|h| !is_foreign && h.index == index);
     let footer = read_footer(&file, &path, size, pchannel_hash, index).await?;
     let mut base = header.map(|header| header.base_offset);
     let mut nonce = header.map(|header| header.nonce);
@@ -106,7 +89,7 @@ async fn read_one(
         base = Some(Offset(footer.base_offset.to_native()));
         nonce = Some(footer.nonce.to_native());
     }
-    if nonce.is_none() && size > SEGMENT_HEADER_BYTES {
+    if nonce.is_none() && !is_foreign && size > SEGMENT_HEADER_BYTES {
         (base, nonce) = first_block(&file, &path, pchannel_hash, index).await?.unzip();
     }
     file_closed(file, &path).await?;
@@ -117,6 +100,8 @@ async fn read_one(
         base,
         nonce,
         footer,
+        full_size: header.map(|header| header.size),
+        is_foreign,
     })
 }
 

@@ -15,10 +15,13 @@ use super::{
     checkpoint::{self, Checkpoint},
     config::LocalConfig,
     files,
-    segment::file_name,
+    segment::{block_tag, file_name},
     segment_file::SegmentFile,
 };
-use crate::wal::{Damage, LogFacts, WalError};
+use crate::{
+    block::{ALIGNMENT, BlockHeader},
+    wal::{Damage, LogFacts, WalError},
+};
 
 use self::{candidate::Candidate, walk::Walk};
 
@@ -38,6 +41,8 @@ pub(super) struct Recovered {
     pub prepared: bool,
     pub next_index: u64,
     pub damage: Vec<Damage>,
+    /// The last thing of the log is damaged, be it truncated or not.
+    pub ends_in_damage: bool,
     pub checkpoint: Checkpoint,
     pub scanned_bytes: u64,
     /// The largest term seen, also in blocks that were cut off.
@@ -52,12 +57,20 @@ pub(super) async fn recover(
     pchannel_hash: u64,
     on_replay: &mut dyn FnMut(Replay<'_>),
 ) -> Result<Recovered, WalError> {
-    let (known, checkpoint_damage) = load_checkpoint(config)?;
+    let (mut known, checkpoint_damage) = load_checkpoint(config, pchannel_hash)?;
     if let Some(checkpoint) = &known {
         (on_replay)(Replay::State(Offset(checkpoint.upto), &checkpoint.state));
     }
-    let clean_at = known.as_ref().filter(|c| c.clean).map(|c| c.scan_segment);
-    let candidates = candidate::read_all(config, pchannel_hash, clean_at).await?;
+    let candidates = candidate::read_all(config, pchannel_hash).await?;
+    if let Some(checkpoint) = known.as_mut().filter(|checkpoint| checkpoint.clean)
+        && goes_on_behind(checkpoint, &candidates, pchannel_hash).await?
+    {
+        tracing::warn!(
+            folder = %config.folder.display(), end = checkpoint.scan_offset,
+            "the log goes on behind the end that its checkpoint notes: a newer checkpoint is missing; scanning on"
+        );
+        checkpoint.clean = false;
+    }
     // A lost checkpoint takes the first kept offset with it; what was dropped below the oldest file is no damage then.
     let oldest = candidates.iter().find_map(|c| c.base).unwrap_or_default();
     let known_first = known.as_ref().map_or(Offset::ZERO, |c| Offset(c.first_offset));
@@ -92,22 +105,52 @@ pub(super) async fn recover(
     Ok(recovered(config, walk, leftover, checkpoint))
 }
 
+/// Whether there are blocks behind the end of a log that was closed in order, which only a newer checkpoint could explain.
+async fn goes_on_behind(
+    checkpoint: &Checkpoint,
+    candidates: &[Candidate],
+    pchannel_hash: u64,
+) -> Result<bool, WalError> {
+    let last = checkpoint.scan_segment;
+    if candidates.iter().any(|c| c.index > last && c.is_segment()) {
+        return Ok(true);
+    }
+    let Some(candidate) = candidates.iter().find(|c| c.index == last) else {
+        return Ok(false);
+    };
+    let file = files::open(&candidate.path, false).await?;
+    let position = checkpoint.scan_position;
+    let page = files::read(&file, &candidate.path, position, ALIGNMENT as u64).await?;
+    Ok(BlockHeader::read(&page).is_ok_and(|header| {
+        header.tag == block_tag(pchannel_hash, checkpoint.scan_footer.nonce)
+            && header.segment_index == last
+            && header.first_offset == Offset(checkpoint.scan_offset)
+    }))
+}
+
 fn recovered(config: &LocalConfig, walk: Walk<'_>, leftover: Vec<Candidate>, checkpoint: Checkpoint) -> Recovered {
     let last = walk.segments.back().map(|segment| segment.index + 1);
     // A file that the checkpoint names was in use, even if it is gone.
     let gone = checkpoint.has_place().then_some(checkpoint.scan_segment + 1);
-    let next_index = last.max(gone).unwrap_or(0);
+    // Nor is a file touched that somebody else's messages lie in.
+    let foreign = leftover.iter().filter(|c| c.is_foreign).map(|c| c.index + 1).max();
+    let next_index = last.max(gone).max(foreign).unwrap_or(0);
     let (mut prepared, mut useless) = (false, walk.useless);
     for candidate in leftover {
         let lies_ready =
             candidate.index == next_index && candidate.size == config.segment.get() && !candidate.is_segment();
         if lies_ready {
             prepared = true;
+        } else if candidate.is_foreign {
+            tracing::error!(file = %candidate.path.display(), "this is a segment of another pchannel; left alone");
         } else {
             useless.push(candidate.path);
         }
     }
     let mut damage = walk.damage;
+    let ends_in_damage = damage
+        .iter()
+        .any(|d| d.next_offset > d.first_offset && d.next_offset >= walk.due);
     damage.retain(|d| d.next_offset > walk.first_offset || d.next_offset == d.first_offset);
     Recovered {
         facts: LogFacts {
@@ -120,6 +163,7 @@ fn recovered(config: &LocalConfig, walk: Walk<'_>, leftover: Vec<Candidate>, che
         prepared,
         next_index,
         damage,
+        ends_in_damage,
         checkpoint,
         scanned_bytes: walk.bytes,
         highest_term: walk.highest_term.max(walk.term),
@@ -129,9 +173,9 @@ fn recovered(config: &LocalConfig, walk: Walk<'_>, leftover: Vec<Candidate>, che
 
 /// The newest whole checkpoint, and what is wrong with its files. If any is damaged it may have been the newest, so an
 /// older one's word that the log was closed in order does not count.
-fn load_checkpoint(config: &LocalConfig) -> Result<(Option<Checkpoint>, Vec<Damage>), WalError> {
-    let loaded =
-        checkpoint::load(&config.folder).map_err(|e| files::io_error("read checkpoint of", &config.folder, &e))?;
+fn load_checkpoint(config: &LocalConfig, pchannel_hash: u64) -> Result<(Option<Checkpoint>, Vec<Damage>), WalError> {
+    let loaded = checkpoint::load(&config.folder, Some(pchannel_hash))
+        .map_err(|e| files::io_error("read checkpoint of", &config.folder, &e))?;
     let mut known = loaded.checkpoint;
     let mut damage = Vec::new();
     for (path, detail) in loaded.damaged {

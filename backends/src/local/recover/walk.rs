@@ -165,6 +165,7 @@ impl Walk<'_> {
             damaged_tail: false,
         };
         if checkpoint.clean {
+            self.cut_short(&visit);
             self.keep(visit);
             return Ok(false);
         }
@@ -186,6 +187,9 @@ impl Walk<'_> {
 
     async fn visit(&mut self, mut visit: Visit<'_>, later: &[Candidate]) -> Result<bool, WalError> {
         let go_on = self.blocks(&mut visit, later).await?;
+        if !go_on {
+            self.cut_short(&visit);
+        }
         // An empty file at the end of the log takes the next blocks.
         if visit.footer.next_offset > visit.footer.base_offset || !go_on {
             self.keep(visit);
@@ -193,6 +197,19 @@ impl Walk<'_> {
             self.useless.push(visit.candidate.path.clone());
         }
         Ok(go_on)
+    }
+
+    /// The log ends in this file, which has lost its end: what stood there, if anything did, is lost. A file is reserved in full
+    /// before it is used, so no crash leaves it shorter.
+    fn cut_short(&mut self, visit: &Visit<'_>) {
+        let Candidate { size, path, .. } = visit.candidate;
+        // Without a header the size of today's files is the best guess.
+        let full = visit.candidate.full_size.unwrap_or(self.config.segment.get());
+        if *size < full {
+            let detail = format!("the file was cut short: {size} of its {full} bytes are left");
+            let offsets = (self.due, self.due.max(self.proven));
+            self.damage.push(damaged(path, (*size, full), offsets, detail));
+        }
     }
 
     /// Makes a segment of what was found in a file.
@@ -316,6 +333,7 @@ impl Walk<'_> {
 
     fn expectation(&self, candidate: &Candidate) -> Expect {
         Expect {
+            pchannel: Some(self.pchannel_hash),
             tag: candidate.tag(self.pchannel_hash),
             segment_index: candidate.index,
             due: self.due,

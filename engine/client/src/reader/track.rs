@@ -43,6 +43,10 @@ impl Track {
     pub(super) fn request(&self) -> ReadRequest {
         let mut request = self.request.clone();
         if let Some(position) = self.position {
+            if let Start::Timetick(first) = request.start {
+                // Nothing at or above it may have come yet.
+                request.filter.min_timetick = request.filter.min_timetick.max(first);
+            }
             request.start = Start::Offset(position);
         }
         request
@@ -102,7 +106,7 @@ impl Track {
         }
         self.position = Some(meta.next_offset());
         self.given = self.given.max(meta.max_timetick);
-        self.dense = self.request.filter.is_open();
+        self.dense |= self.request.filter.is_open() && first < view.count();
         Ok((first < view.count()).then_some(first))
     }
 

@@ -1,8 +1,8 @@
 //! A pchannel's shell in small: the machines of the crate wired together as a LogNode wires them.
 
 use lognode_core::{
-    AppendRequest, BatchFacts, BlockFacts, Claim, Committer, Dedupe, DedupeLimits, HybridClock, Position, Promise,
-    Reading, Sequenced, Sequencer, Start, StoredClock, TickMachine, TimeMark,
+    AppendRequest, BatchFacts, BlockFacts, Committer, Dedupe, DedupeLimits, HybridClock, Position, Promise, Reading,
+    Sequenced, Sequencer, Start, StoredClock, TickMachine, TimeMark,
 };
 use wire_format::{Bytes, Offset, Term, Timetick};
 
@@ -41,13 +41,13 @@ impl Node {
         let clock = HybridClock::start(reading, boot_id, stored.clock, stored.mark, disk.last_timetick);
         disk.metadata.boots += 1;
         disk.store_metadata(stored.mark, clock.stored());
-        let claim = Claim::New(Term(disk.metadata.boots));
-        Self::open(disk, clock, TimeMark::new(stored.mark), claim)
+        let term = Term(disk.metadata.boots);
+        Self::open(disk, clock, TimeMark::new(stored.mark), term)
     }
 
     /// Opens the pchannel from what is on the disk.
-    pub fn open(disk: &Disk, clock: HybridClock, mark: TimeMark, claim: Claim) -> Self {
-        let plan = Start::plan(&disk.facts(), claim).expect("the log opens");
+    pub fn open(disk: &Disk, clock: HybridClock, mark: TimeMark, term: Term) -> Self {
+        let plan = Start::plan(&disk.facts(), term).expect("the log opens");
         let dedupe = match &disk.checkpoint {
             Some(checkpoint) => Dedupe::restore(LIMITS, checkpoint.producers.clone()).expect("the snapshot is sound"),
             None => Dedupe::new(LIMITS),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use lognode_core::{
-    AppendRequest, BatchFacts, Claim, Cursor, LogView, Position, Reading, RetentionLimits, Sequenced, Step, retention,
+    AppendRequest, BatchFacts, Cursor, LogView, Position, Reading, RetentionLimits, Sequenced, Step, retention,
 };
 use wire_format::{Bytes, Millis, Offset, Timetick};
 
@@ -313,7 +313,7 @@ impl World {
     }
 
     /// A write comes back with an error: its data may be there or not, and a later sync may even claim that all is well. The
-    /// pchannel stops and is opened anew from the disk, under the same term.
+    /// pchannel stops and is opened anew from the disk, under a new term.
     fn fail_write(&mut self) {
         let Some(at) = self.random.pick(self.disk.writes.len()) else {
             return;
@@ -337,8 +337,9 @@ impl World {
         self.send_acks();
         self.disk.crash(&mut self.random);
         let (clock, mark, storing) = (self.node.clock, self.node.mark, self.node.storing);
-        let term = self.node.sequencer.term();
-        self.node = Node::open(&self.disk, clock, mark, Claim::Resumed(term));
+        self.disk.metadata.boots += 1;
+        let term = wire_format::Term(self.disk.metadata.boots);
+        self.node = Node::open(&self.disk, clock, mark, term);
         self.node.storing = storing;
         self.counts.reopened += 1;
         self.after_loss("reopen");

@@ -3,7 +3,7 @@
 //! It seals as soon as one more write may be in flight, so a lone message leaves at once, and under load a block fills
 //! while others are on their way to the disk.
 
-use std::{rc::Rc, time::Duration};
+use std::{pin::pin, rc::Rc, time::Duration};
 
 use backends::{WalError, wal::Wal};
 use futures_lite::FutureExt as _;
@@ -30,7 +30,8 @@ async fn write(shard: &Rc<Shard>, pchannel: &Rc<Pchannel>) {
         let seen = pchannel.work.epoch();
         let memory_seen = shard.memory.freed.epoch();
         if let Some(wanted) = pchannel.wanted_room()
-            && let Err(error @ WalError::DiskFull { .. }) = pchannel.log.make_room(wanted).await
+            && let Err(error @ WalError::DiskFull { .. }) =
+                beside(shard, pchannel, &mut in_flight, pchannel.log.make_room(wanted)).await
         {
             // Blocks with a place are written first: only what has none can be given up.
             match in_flight.next().await {
@@ -40,9 +41,8 @@ async fn write(shard: &Rc<Shard>, pchannel: &Rc<Pchannel>) {
             continue;
         }
         if let Some(sealed) = pchannel.seal() {
-            if let Some(written) = place(shard, pchannel, sealed).await {
-                in_flight.push(written);
-            }
+            let placed = beside(shard, pchannel, &mut in_flight, place(shard, pchannel, sealed)).await;
+            in_flight.extend(placed);
             continue;
         }
         if pchannel.closed().is_some() && in_flight.is_empty() {
@@ -56,6 +56,22 @@ async fn write(shard: &Rc<Shard>, pchannel: &Rc<Pchannel>) {
         select_biased! {
             done = in_flight.select_next_some() => finished(shard, pchannel, done),
             () = pchannel.work.changed(seen).fuse() => {}
+        }
+    }
+}
+
+/// Does `work`, which may take long where a new segment is made, and acks meanwhile what becomes durable.
+async fn beside<T>(
+    shard: &Rc<Shard>,
+    pchannel: &Rc<Pchannel>,
+    in_flight: &mut FuturesUnordered<impl Future<Output = Written>>,
+    work: impl Future<Output = T>,
+) -> T {
+    let mut work = pin!(work.fuse());
+    loop {
+        select_biased! {
+            result = work => return result,
+            done = in_flight.select_next_some() => finished(shard, pchannel, done),
         }
     }
 }

@@ -20,7 +20,11 @@ use crate::handover::Connection;
 
 /// Serves a connection to its end.
 pub async fn serve(shard: Rc<Shard>, connection: Connection) {
-    let Connection { stream, hello } = connection;
+    let Connection {
+        stream,
+        hello,
+        seat: _seat,
+    } = connection;
     let stream = match socket::adopt(stream) {
         Ok(stream) => stream,
         Err(error) => {
@@ -116,6 +120,10 @@ async fn administrate(shard: Rc<Shard>, pchannel: Rc<Pchannel>, mut input: Input
             }),
         };
         let answer = match request {
+            // The log may be open anew already, under another owner's hands.
+            _ if pchannel.closed().is_some() => {
+                Err(Box::new(pchannel.closed().unwrap_or_else(pchannel::shutting_down)))
+            }
             Ok(AdminRequest::Truncate { upto }) => shard.truncate(&pchannel, upto).await,
             Ok(AdminRequest::ListPchannels) => Ok(AdminReply {
                 pchannels: vec![pchannel.info(shard.id)],

@@ -1,8 +1,9 @@
 //! Reading frames from a socket: bounded, with a buffer that grows with what really arrives.
 
-use std::rc::Rc;
+use std::{rc::Rc, time::Duration};
 
-use futures_lite::AsyncReadExt;
+use futures_lite::{AsyncReadExt, FutureExt};
+use glommio::timer::sleep;
 use wire_format::{
     FormatError, Limits,
     frame::{FRAME_HEADER_BYTES, FrameHeader},
@@ -11,6 +12,8 @@ use wire_format::{
 
 use super::{memory::ShardMemory, refusals};
 
+/// A peer that began a frame must send some more of it within this.
+const GOES_ON_WITHIN: Duration = Duration::from_secs(30);
 const BUFFER_MIN_BYTES: usize = 4 << 10;
 /// A buffer larger than this is given back when its big frame is done and small ones follow.
 const BUFFER_KEEP_BYTES: usize = 64 << 10;
@@ -58,11 +61,11 @@ impl<R: AsyncReadExt + Unpin> FrameReader<R> {
 
     /// Waits for the next whole frame. It stays in the buffer until the next call: take it with [`body`](Self::body).
     pub async fn next(&mut self) -> Result<FrameHeader, FrameEnd> {
-        self.fill(FRAME_HEADER_BYTES).await?;
+        self.fill(FRAME_HEADER_BYTES, false).await?;
         let mut head = [0; FRAME_HEADER_BYTES];
         head.copy_from_slice(&self.buffer[self.start..self.start + FRAME_HEADER_BYTES]);
         let header = FrameHeader::read(&head, &self.limits)?;
-        self.fill(FRAME_HEADER_BYTES + header.length as usize).await?;
+        self.fill(FRAME_HEADER_BYTES + header.length as usize, true).await?;
         self.start += FRAME_HEADER_BYTES;
         Ok(header)
     }
@@ -82,7 +85,8 @@ impl<R: AsyncReadExt + Unpin> FrameReader<R> {
         };
     }
 
-    async fn fill(&mut self, need: usize) -> Result<(), FrameEnd> {
+    /// Reads until `need` bytes are there. `is_body`: a frame's header has come.
+    async fn fill(&mut self, need: usize, is_body: bool) -> Result<(), FrameEnd> {
         while self.end - self.start < need {
             if self.start == self.end {
                 (self.start, self.end) = (0, 0);
@@ -93,11 +97,15 @@ impl<R: AsyncReadExt + Unpin> FrameReader<R> {
                 (self.start, self.end) = (0, self.end - self.start);
                 self.grow(need)?;
             }
-            let read = self
-                .input
-                .read(&mut self.buffer[self.end..])
-                .await
-                .map_err(|_| FrameEnd::Gone)?;
+            let begun = self.end > self.start || is_body;
+            let read = self.input.read(&mut self.buffer[self.end..]);
+            // Between two frames a connection may be quiet for ever. One that stops in the middle of a frame holds memory that
+            // others wait for.
+            let read = match begun {
+                true => read.or(stalled()).await,
+                false => read.await,
+            };
+            let read = read.map_err(|_| FrameEnd::Gone)?;
             if read == 0 {
                 return Err(FrameEnd::Gone);
             }
@@ -113,7 +121,7 @@ impl<R: AsyncReadExt + Unpin> FrameReader<R> {
             return Ok(());
         };
         if !self.memory.take_receiving(more) {
-            let [.., (_, used, total)] = self.memory.report();
+            let [.., (_, used, total), _] = self.memory.report();
             return Err(FrameEnd::Refused(Box::new(refusals::no_receive_memory(used, total))));
         }
         self.buffer.resize(want, 0);
@@ -127,6 +135,11 @@ impl<R: AsyncReadExt + Unpin> FrameReader<R> {
             self.buffer.shrink_to_fit();
         }
     }
+}
+
+async fn stalled() -> std::io::Result<usize> {
+    sleep(GOES_ON_WITHIN).await;
+    Err(std::io::ErrorKind::TimedOut.into())
 }
 
 impl<R> Drop for FrameReader<R> {

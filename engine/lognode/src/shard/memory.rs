@@ -52,33 +52,62 @@ impl Share {
 /// The shares of one shard. Not shared with other threads.
 ///
 /// Blocks being filled wait for room; sealed blocks push the oldest durable ones out of the tail; a connection that can't
-/// get a receive buffer is told to come again. So memory stays inside the budget, and over budget means slower.
+/// get a receive buffer is told to come again; readers read less far ahead, then wait for each other. So memory stays
+/// inside the budget, and over budget means slower.
 pub struct ShardMemory {
     filling: Share,
     kept: Share,
     receiving: Share,
+    reading: Share,
+    /// Readers that wait for memory.
+    reading_waiters: Cell<u32>,
+    /// Told when a reader begins to wait: those that hold memory and can't use it let go of it.
+    pub reading_wanted: Signal,
     order: RefCell<VecDeque<Weak<Pchannel>>>,
+    /// Those that may hold an empty block, the one that has held its longest first.
+    keep_empty: RefCell<VecDeque<Weak<Pchannel>>>,
     waiters: Cell<u32>,
     /// Told whenever room may have come free.
     pub freed: Signal,
 }
 
 impl ShardMemory {
-    /// A quarter for blocks being filled, half for sealed blocks, a quarter for what is received.
+    /// Four sixteenths for blocks being filled, six for sealed blocks, three each for what is received and what is read.
     pub fn new(total: u64) -> Self {
         Self {
             filling: Share::new("blocks being filled", total / 4),
-            kept: Share::new("sealed blocks", total / 2),
-            receiving: Share::new("receive buffers", total / 4),
+            kept: Share::new("sealed blocks", total / 16 * 6),
+            receiving: Share::new("receive buffers", total / 16 * 3),
+            reading: Share::new("readers", total / 16 * 3),
+            reading_waiters: Cell::new(0),
+            reading_wanted: Signal::default(),
             order: RefCell::default(),
+            keep_empty: RefCell::default(),
             waiters: Cell::new(0),
             freed: Signal::default(),
         }
     }
 
-    /// Takes memory for a block to fill.
+    /// Takes memory for a block to fill; if there is none left, from pchannels that keep an empty block for later.
     pub fn take_filling(&self, bytes: usize) -> bool {
-        self.filling.try_take(bytes)
+        while !self.filling.try_take(bytes) {
+            let Some(owner) = self.keep_empty.borrow_mut().pop_front() else {
+                return false;
+            };
+            if let Some(pchannel) = owner.upgrade() {
+                pchannel.give_up_empty();
+            }
+        }
+        true
+    }
+
+    /// Takes memory for an empty block that `owner` keeps for later. [`Self::take_filling`] may have it given up.
+    pub fn take_spare(&self, bytes: usize, owner: &Rc<Pchannel>) -> bool {
+        let taken = !self.is_tight() && self.filling.try_take(bytes);
+        if taken && !owner.keeps_empty.replace(true) {
+            self.keep_empty.borrow_mut().push_back(Rc::downgrade(owner));
+        }
+        taken
     }
 
     /// Gives the memory of a block to fill back.
@@ -88,7 +117,7 @@ impl ShardMemory {
     }
 
     /// Whether empty blocks should be given back rather than kept.
-    pub fn is_tight(&self) -> bool {
+    fn is_tight(&self) -> bool {
         self.waiters.get() > 0 || self.filling.used() * 2 > self.filling.total()
     }
 
@@ -150,20 +179,73 @@ impl ShardMemory {
         self.receiving.give_back(bytes);
     }
 
-    /// Waits until room may have come free after `seen`.
-    pub async fn wait(&self, seen: u64) {
-        self.waiters.set(self.waiters.get() + 1);
-        self.freed.changed(seen).await;
-        self.waiters.set(self.waiters.get() - 1);
+    /// Takes memory for what a reader holds.
+    pub fn take_reading(&self, bytes: usize) -> bool {
+        self.reading.try_take(bytes)
     }
 
-    /// Bytes of blocks being filled, of sealed blocks, of receive buffers; and how much each may take.
-    pub fn report(&self) -> [(&'static str, u64, u64); 3] {
+    /// Gives back what a reader held.
+    pub fn give_back_reading(&self, bytes: usize) {
+        self.reading.give_back(bytes);
+        self.freed.notify();
+    }
+
+    /// What all readers may hold together.
+    pub fn reading_total(&self) -> usize {
+        self.reading.total() as usize
+    }
+
+    /// Whether so much is held by readers that none should read further ahead than it must.
+    pub fn reading_is_tight(&self) -> bool {
+        self.reading.used() * 2 > self.reading.total()
+    }
+
+    /// Whether a reader waits for memory.
+    pub fn reading_is_wanted(&self) -> bool {
+        self.reading_waiters.get() > 0
+    }
+
+    /// Waits until a reader's memory may have come free after `seen`. May be cancelled.
+    pub async fn wait_to_read(&self, seen: u64) {
+        self.reading_waiters.set(self.reading_waiters.get() + 1);
+        let _waiting = WaitingToRead(self);
+        self.reading_wanted.notify();
+        self.freed.changed(seen).await;
+    }
+
+    /// Waits until room may have come free after `seen`. May be cancelled.
+    pub async fn wait(&self, seen: u64) {
+        self.waiters.set(self.waiters.get() + 1);
+        let _waiting = Waiting(self);
+        self.freed.changed(seen).await;
+    }
+
+    /// Bytes of blocks being filled, of sealed blocks, of receive buffers, of readers; and how much each may take.
+    pub fn report(&self) -> [(&'static str, u64, u64); 4] {
         [
             ("filling", &self.filling),
             ("tail", &self.kept),
             ("receiving", &self.receiving),
+            ("reading", &self.reading),
         ]
         .map(|(name, share)| (name, share.used(), share.total()))
+    }
+}
+
+/// Somebody waits for memory, until this is dropped.
+struct Waiting<'a>(&'a ShardMemory);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiters.set(self.0.waiters.get() - 1);
+    }
+}
+
+/// A reader waits for memory, until this is dropped.
+struct WaitingToRead<'a>(&'a ShardMemory);
+
+impl Drop for WaitingToRead<'_> {
+    fn drop(&mut self) {
+        self.0.reading_waiters.set(self.0.reading_waiters.get() - 1);
     }
 }

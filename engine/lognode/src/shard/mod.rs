@@ -19,6 +19,7 @@ mod memory;
 mod open;
 mod pchannel;
 mod produce;
+mod read_memory;
 mod refusals;
 mod retain;
 mod scan;
@@ -31,7 +32,10 @@ use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
     rc::Rc,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -99,6 +103,8 @@ pub struct ShardSeed {
     pub stopping: Arc<std::sync::atomic::AtomicBool>,
     /// Name of the node, for greetings.
     pub server_name: String,
+    /// How many pchannels the node has, over all shards.
+    pub existing: Arc<AtomicUsize>,
 }
 
 /// One shard. Lives on its thread.
@@ -118,9 +124,16 @@ pub struct Shard {
     /// Those that somebody reads: only they get ticks.
     listened: RefCell<Vec<Rc<Pchannel>>>,
     opening: Gate,
-    reopened: RefCell<std::collections::BTreeSet<String>>,
+    /// Those that failed in this life, with the end of what was durable then.
+    reopened: RefCell<BTreeMap<String, Offset>>,
+    /// Those that are there and could not be opened, with the reason.
+    unopened: RefCell<BTreeMap<String, String>>,
+    /// How many pchannels the node has, over all shards.
+    existing: Arc<AtomicUsize>,
     connections: Cell<usize>,
     inbox: Inbox,
+    /// The timer has gone to its quiet pace.
+    quiet: Cell<bool>,
     /// Told when the quiet timer must go back to its pace.
     stirred: Signal,
     ended: Signal,
@@ -148,8 +161,11 @@ impl Shard {
             listened: RefCell::default(),
             opening: Gate::default(),
             reopened: RefCell::default(),
+            unopened: RefCell::default(),
+            existing: seed.existing.clone(),
             connections: Cell::new(0),
             inbox: seed.inbox.clone(),
+            quiet: Cell::new(false),
             stirred: Signal::default(),
             ended: Signal::default(),
             stop_told: Signal::default(),
@@ -160,17 +176,16 @@ impl Shard {
     }
 
     /// Opens the pchannels that exist, tells `ready`, then serves arrivals until the node stops; then closes all logs.
-    pub async fn run(self: Rc<Self>, existing: Vec<String>, ready: impl FnOnce(Result<(), String>)) {
+    pub async fn run(self: Rc<Self>, existing: Vec<String>, ready: impl FnOnce()) {
         glommio::spawn_local(ticker::run(self.clone())).detach();
         for name in existing {
-            if let Err(refusal) = self.pchannel(&name).await {
-                ready(Err(refusal.message));
-                return;
-            }
+            // What can't be opened is told in the log, by `channels` and the metrics, and to whoever asks for it; all others
+            // are served.
+            let _ = self.pchannel(&name).await;
         }
         glommio::spawn_local(retain::run(self.clone())).detach();
         self.publish();
-        ready(Ok(()));
+        ready();
         while !self.is_stopping() {
             match self.inbox.next().await {
                 // Whoever asked may have given up.
@@ -194,7 +209,15 @@ impl Shard {
     }
 
     fn infos(&self) -> Vec<PchannelInfo> {
-        self.pchannels.borrow().values().map(|p| p.info(self.id)).collect()
+        let unopened = self.unopened.borrow();
+        let failed = unopened.iter().map(|(name, reason)| PchannelInfo {
+            name: name.clone(),
+            shard: self.id,
+            failed: reason.clone(),
+            ..PchannelInfo::default()
+        });
+        let pchannels = self.pchannels.borrow();
+        pchannels.values().map(|p| p.info(self.id)).chain(failed).collect()
     }
 
     /// Lets connections end in order, then closes every log so that the next start has nothing to recover.
@@ -250,46 +273,63 @@ impl Shard {
     /// The pchannel of a name: open, opened now, or created.
     async fn pchannel(self: &Rc<Self>, name: &str) -> Result<Rc<Pchannel>, Box<Refusal>> {
         check_pchannel_name(name).map_err(|error| Box::new(refusals::of_format(&error)))?;
+        if let Some(pchannel) = self.open_pchannel(name) {
+            return Ok(pchannel);
+        }
         let _turn = self.opening.enter().await;
-        let known = self.pchannels.borrow().get(name).cloned();
-        if let Some(pchannel) = known {
-            if pchannel.closed().is_none() {
-                return Ok(pchannel);
-            }
+        if let Some(pchannel) = self.open_pchannel(name) {
+            return Ok(pchannel);
+        }
+        let closed = self.pchannels.borrow().get(name).cloned();
+        if let Some(pchannel) = closed {
             // A write that is still on its way must not land in what is opened next.
             pchannel.quiet().await;
             self.pchannels.borrow_mut().remove(name);
-            self.reopened.borrow_mut().insert(name.to_owned());
+            self.reopened.borrow_mut().insert(name.to_owned(), pchannel.durable());
         }
         if self.is_stopping() {
             return Err(Box::new(pchannel::shutting_down()));
         }
         self.may_create(name)?;
         let term = self.term_for(name).await?;
-        let pchannel = open::open(self, name, term).await.map_err(|error| {
-            tracing::error!(pchannel = name, %error, "the pchannel can't be opened");
-            let refusal = match &error {
-                OpenError::Log(error) => refusals::of_log(name, error),
-                other => refusals::log_failed(name, &other.to_string()),
-            };
-            Box::new(refusal)
-        })?;
+        let pchannel = open::open(self, name, term, self.acked_to(name))
+            .await
+            .map_err(|error| {
+                tracing::error!(pchannel = name, %error, "the pchannel can't be opened; the others are served");
+                self.unopened.borrow_mut().insert(name.to_owned(), error.to_string());
+                let refusal = match &error {
+                    OpenError::Log(error) => refusals::of_log(name, error),
+                    other => refusals::log_failed(name, &other.to_string()),
+                };
+                Box::new(refusal)
+            })?;
+        self.unopened.borrow_mut().remove(name);
         self.pchannels.borrow_mut().insert(name.to_owned(), pchannel.clone());
         glommio::spawn_local(commit::run(self.clone(), pchannel.clone())).detach();
         Ok(pchannel)
     }
 
+    /// Below this everything of a pchannel was durable once, as far as this life knows.
+    fn acked_to(&self, name: &str) -> Offset {
+        self.reopened.borrow().get(name).copied().unwrap_or_default()
+    }
+
+    fn open_pchannel(&self, name: &str) -> Option<Rc<Pchannel>> {
+        let known = self.pchannels.borrow().get(name).cloned();
+        known.filter(|pchannel| pchannel.closed().is_none())
+    }
+
+    /// Counts the pchannel that is about to be created, if there may be one more.
     fn may_create(&self, name: &str) -> Result<(), Box<Refusal>> {
         if self.config.pchannels_dir().join(name).exists() {
             return Ok(());
         }
+        let max = self.config.pchannels.max;
+        let one_more = |count| (count < max).then_some(count + 1);
         let detail = if !self.config.pchannels.auto_create {
             "does not exist, and pchannels.auto_create is off; create its folder or turn it on".to_owned()
-        } else if self.pchannels.borrow().len() >= self.config.pchannels.max {
-            format!(
-                "does not exist, and there are {} already; raise pchannels.max",
-                self.config.pchannels.max
-            )
+        } else if self.existing.try_update(Relaxed, Relaxed, one_more).is_err() {
+            format!("does not exist, and there are {max} already; raise pchannels.max")
         } else {
             return Ok(());
         };
@@ -302,7 +342,7 @@ impl Shard {
     /// The term of this life, or a new one for a log that failed in it: what its earlier opening left unacked on disk must
     /// be older than anything written now.
     async fn term_for(&self, name: &str) -> Result<Term, Box<Refusal>> {
-        if !self.reopened.borrow().contains(name) {
+        if !self.reopened.borrow().contains_key(name) {
             return Ok(self.term);
         }
         let keeper = self.keeper.clone();
@@ -324,6 +364,13 @@ impl Shard {
             listened.retain(|other| !Rc::ptr_eq(other, pchannel));
         } else if !listened.iter().any(|other| Rc::ptr_eq(other, pchannel)) {
             listened.push(pchannel.clone());
+            self.stir();
+        }
+    }
+
+    /// There is work: the timer must be at its pace, since it is what wakes an executor that parks with work to do.
+    fn stir(&self) {
+        if self.quiet.replace(false) {
             self.stirred.notify();
         }
     }
@@ -376,10 +423,28 @@ impl Shard {
 
     /// Writes all bytes; `false` if the peer is gone or takes nothing for too long.
     async fn write_bounded<W: AsyncWrite + Unpin>(&self, output: &mut W, bytes: &[u8]) -> bool {
+        self.write_while(output, bytes, STALLED, || true).await
+    }
+
+    /// Writes all bytes; `false` if the peer is gone, or takes nothing for too long, or for one `step` while it not `may_wait`.
+    async fn write_while<W: AsyncWrite + Unpin>(
+        &self,
+        output: &mut W,
+        bytes: &[u8],
+        step: Duration,
+        may_wait: impl Fn() -> bool,
+    ) -> bool {
         let mut rest = bytes;
         while !rest.is_empty() {
             let written = output.write(rest).or(async {
-                sleep(STALLED).await;
+                let mut waited = Duration::ZERO;
+                while waited < STALLED {
+                    sleep(step).await;
+                    waited += step;
+                    if !may_wait() {
+                        break;
+                    }
+                }
                 Err(std::io::ErrorKind::TimedOut.into())
             });
             match written.await {

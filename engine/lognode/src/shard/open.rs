@@ -1,14 +1,13 @@
 //! Opening a pchannel's log: from what lies on disk to a pchannel that takes batches.
 
-use std::rc::Rc;
+use std::{path::PathBuf, rc::Rc};
 
 use backends::{
     WalError,
-    local::{LocalWal, Replay},
+    local::{LocalWal, Opened, Replay},
 };
 use lognode_core::{
-    BatchFacts, Claim, Dedupe, DedupeLimits, LogFacts, Quota, QuotaLimits, Sequencer, Start,
-    recovery::Replay as CoreReplay,
+    BatchFacts, Dedupe, DedupeLimits, LogFacts, Quota, QuotaLimits, Sequencer, Start, recovery::Replay as CoreReplay,
 };
 use thiserror::Error;
 use wire_format::{Bytes, Millis, Offset, Term, batch::Meta};
@@ -30,6 +29,19 @@ pub enum OpenError {
     /// Its batches contradict each other.
     #[error(transparent)]
     Replay(#[from] lognode_core::ReplayError),
+    /// What was acked in this life is not there any more.
+    #[error(
+        "the log in {folder} ends at offset {found}, but was durable up to {acked} while this node ran: its files were \
+         removed or replaced. Put them back and connect again; to begin anew without them, restart the node"
+    )]
+    Shrunk {
+        /// Its folder.
+        folder: PathBuf,
+        /// Where it ends.
+        found: Offset,
+        /// Where it ended.
+        acked: Offset,
+    },
 }
 
 /// What recovery collects while the log is read.
@@ -66,11 +78,17 @@ fn facts(meta: &Meta) -> BatchFacts {
     }
 }
 
-/// Opens or creates the log of `name` under `term`.
-pub async fn open(shard: &Rc<Shard>, name: &str, term: Term) -> Result<Rc<Pchannel>, OpenError> {
+/// Opens or creates the log of `name` under `term`. It must reach `acked`.
+pub async fn open(shard: &Rc<Shard>, name: &str, term: Term, acked: Offset) -> Result<Rc<Pchannel>, OpenError> {
     let config = shard.config.local_log(name);
+    let folder = config.folder.clone();
     let mut collected = Collected::default();
     let (log, opened) = LocalWal::open(config, term, &mut |replay| collected.take(replay)).await?;
+    let found = opened.facts.next_offset;
+    if found < acked {
+        log.quiet().await;
+        return Err(OpenError::Shrunk { folder, found, acked });
+    }
     for damage in &opened.damage {
         tracing::error!(
             pchannel = name, file = %damage.file.display(), from = damage.from, to = damage.to,
@@ -78,7 +96,7 @@ pub async fn open(shard: &Rc<Shard>, name: &str, term: Term) -> Result<Rc<Pchann
             "stored bytes are damaged; readers get an error there and may read on behind it"
         );
     }
-    let sequencer = recover(name, &opened.facts, collected, term)?;
+    let sequencer = recover(name, &opened, collected, term)?;
     tracing::info!(
         pchannel = name, %term, first_offset = %opened.facts.first_offset, next_offset = %opened.facts.next_offset,
         scanned_bytes = %opened.scanned, "pchannel is open"
@@ -107,7 +125,8 @@ fn quota_limits(shard: &Shard) -> QuotaLimits {
 }
 
 /// Folds checkpoint and replayed batches into a sequencer.
-fn recover(name: &str, facts: &backends::LogFacts, collected: Collected, term: Term) -> Result<Sequencer, OpenError> {
+fn recover(name: &str, opened: &Opened, collected: Collected, term: Term) -> Result<Sequencer, OpenError> {
+    let facts = &opened.facts;
     // What was truncated and still lies in a file is replayed too: its retries must not be stored anew.
     let oldest = collected.batches.first().map(|batch| batch.base_offset);
     let known = LogFacts {
@@ -117,7 +136,7 @@ fn recover(name: &str, facts: &backends::LogFacts, collected: Collected, term: T
         last_term: facts.last_term,
         checkpoint_upto: collected.upto,
     };
-    let plan = Start::plan(&known, Claim::New(term))?;
+    let plan = Start::plan(&known, term)?;
     let limits = DedupeLimits::default();
     let stored = dedupe_archive::from_bytes(&collected.state);
     let restored = stored.and_then(|producers| Dedupe::restore(limits, producers).map_err(|e| e.to_string()));
@@ -136,6 +155,9 @@ fn recover(name: &str, facts: &backends::LogFacts, collected: Collected, term: T
             tracing::warn!(pchannel = name, %error, "going on behind the damage");
             replay.resume_behind_damage(batch)?;
         }
+    }
+    if opened.ends_in_damage {
+        replay.ends_in_damage();
     }
     Ok(replay.finish()?)
 }

@@ -74,6 +74,8 @@ pub struct Pchannel {
     /// Told when the writing task has ended.
     pub ended: Signal,
     writing: Cell<bool>,
+    /// Whether the shard's memory knows that it may hold an empty block.
+    pub keeps_empty: Cell<bool>,
     /// Connections that read it.
     pub readers: Cell<u32>,
     /// Connections that write it.
@@ -136,6 +138,7 @@ impl Pchannel {
             work: Signal::default(),
             ended: Signal::default(),
             writing: Cell::new(true),
+            keeps_empty: Cell::new(false),
             readers: Cell::new(0),
             acks: AckQueue::default(),
             block_bytes_max,
@@ -320,10 +323,22 @@ impl Pchannel {
     }
 
     /// Keeps the next builder within what was reserved for the sealed one, or gives the memory back.
-    fn keep_or_drop(&self, state: &mut State, next: BlockBuilder, reserved: usize) {
+    fn keep_or_drop(self: &Rc<Self>, state: &mut State, next: BlockBuilder, reserved: usize) {
         self.memory.give_back_filling(reserved);
-        if !self.memory.is_tight() && self.memory.take_filling(next.capacity()) {
+        if self.memory.take_spare(next.capacity(), self) {
             state.filling = Some(next);
+        }
+    }
+
+    /// Gives up the block being filled if nothing is in it: another pchannel needs the memory.
+    pub fn give_up_empty(&self) {
+        self.keeps_empty.set(false);
+        // Only the caller itself can be in the middle of a change; it has no empty block then.
+        let Ok(mut state) = self.state.try_borrow_mut() else {
+            return;
+        };
+        if let Some(block) = state.filling.take_if(|block| block.is_empty()) {
+            self.memory.give_back_filling(block.capacity());
         }
     }
 

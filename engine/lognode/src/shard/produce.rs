@@ -169,6 +169,7 @@ async fn take(
     if shard.is_stopping() {
         return refuse(pchannel::shutting_down());
     }
+    shard.stir();
     let body = input.body(header);
     let batch = match verify(body, Door::Producer, &shard.limits) {
         Ok(batch) => batch,

@@ -39,7 +39,7 @@ fn limits(shard: &Shard, truncate_to: Option<Offset>) -> RetentionLimits {
         max_bytes: Some(retention.bytes_per_pchannel).filter(|&bytes| bytes > 0).map(Bytes),
         max_age: Some(retention.age_s)
             .filter(|&age| age > 0)
-            .map(|age| Millis(age * 1_000)),
+            .map(|age| Millis(age.saturating_mul(1_000))),
         truncate_to,
     }
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use backends::{
-    block::RecordEntry,
+    block::{PlacedBlock, RecordEntry},
     local::LocalCursor,
     signal::Signal,
     wal::{Chunk, Wal},
@@ -30,6 +30,7 @@ use super::{
     Shard,
     frames::{FrameEnd, FrameReader},
     pchannel::Pchannel,
+    read_memory::{ReadMemory, ReadPlan, WANTED_PATIENCE},
     refusals,
 };
 
@@ -91,6 +92,7 @@ pub async fn serve(
     });
     let reading = glommio::spawn_local(receive(inbound.clone(), input)).detach();
     shard.listen(&pchannel, 1);
+    let copies = !beginning.filter.is_open();
     let mut scan = Scan {
         cursor: Cursor::new(beginning.offset),
         log: None,
@@ -98,6 +100,7 @@ pub async fn serve(
         from: beginning.offset,
         selection: Selection::default(),
         subset: SubsetWriter::default(),
+        memory: ReadMemory::new(shard.memory.clone(), copies),
         out: Vec::new(),
         output,
         shard: shard.clone(),
@@ -135,6 +138,9 @@ async fn receive(inbound: Rc<Inbound>, mut input: FrameReader<ReadHalf<TcpStream
     inbound.changed.notify();
 }
 
+/// Other readers hold the memory that is needed.
+struct NoMemory;
+
 /// One scan. Nothing of it outlives the connection.
 struct Scan {
     cursor: Cursor,
@@ -143,6 +149,7 @@ struct Scan {
     from: Offset,
     selection: Selection,
     subset: SubsetWriter,
+    memory: ReadMemory,
     out: Vec<u8>,
     output: WriteHalf<TcpStream>,
     shard: Rc<Shard>,
@@ -183,16 +190,17 @@ impl Scan {
                     self.tick(timetick);
                     true
                 }
-                Step::FromTail { at } => self.deliver_tail(at).await,
-                Step::FromLog { at } => self.deliver_log(at).await,
-                Step::Wait => {
-                    let going = self.flush().await;
-                    select_biased! {
-                        () = self.pchannel.changed.changed(changed).fuse() => {}
-                        () = inbound.changed.changed(credits).fuse() => {}
-                    }
-                    going
-                }
+                Step::FromTail { at } => match self.take_tail(at) {
+                    Ok(Some(block)) => self.deliver_tail(block).await,
+                    // Evicted between the view and now: the next step reads from the log.
+                    Ok(None) => true,
+                    Err(NoMemory) => self.wait_for_memory(inbound, (credits, changed)).await,
+                },
+                Step::FromLog { at } => match self.plan_log(at) {
+                    Ok(plan) => self.deliver_log(at, plan).await,
+                    Err(NoMemory) => self.wait_for_memory(inbound, (credits, changed)).await,
+                },
+                Step::Wait => self.wait(inbound, (credits, changed)).await,
             };
             if !going {
                 return;
@@ -211,22 +219,73 @@ impl Scan {
         self.shard.stats.ticked();
     }
 
-    async fn deliver_tail(&mut self, at: Offset) -> bool {
-        // Evicted between the view and now: the next step reads from the log.
+    /// Nothing to send: waits for a change of the pchannel or from the peer. Memory that others want is let go.
+    async fn wait(&mut self, inbound: &Inbound, (credits, changed): (u64, u64)) -> bool {
+        let wanted = self.shard.memory.reading_wanted.epoch();
+        if !self.flush().await {
+            return false;
+        }
+        // What is read ahead of a reader without credit is kept for it, unless others can use the memory.
+        if self.log.is_none() || self.memory.is_wanted() {
+            self.log = None;
+            self.memory.release();
+            self.out = Vec::new();
+        }
+        select_biased! {
+            () = self.pchannel.changed.changed(changed).fuse() => {}
+            () = inbound.changed.changed(credits).fuse() => {}
+            () = self.shard.memory.reading_wanted.changed(wanted).fuse() => {}
+        }
+        true
+    }
+
+    /// No memory to send anything: other readers hold it. Ticks go on.
+    async fn wait_for_memory(&mut self, inbound: &Inbound, (credits, changed): (u64, u64)) -> bool {
+        let freed = self.shard.memory.freed.epoch();
+        self.log = None;
+        if !self.flush().await {
+            return false;
+        }
+        self.memory.release();
+        select_biased! {
+            () = self.shard.memory.wait_to_read(freed).fuse() => {}
+            () = self.pchannel.changed.changed(changed).fuse() => {}
+            () = inbound.changed.changed(credits).fuse() => {}
+        }
+        true
+    }
+
+    /// The block of the tail that holds `at`, with memory to send from it.
+    fn take_tail(&mut self, at: Offset) -> Result<Option<Rc<PlacedBlock>>, NoMemory> {
         let Some(block) = self.pchannel.find(at) else {
-            return true;
+            return Ok(None);
         };
+        // It may fall out of the tail while it is sent, and is this reader's then.
+        let bytes = self.memory.for_chunk(block.memory());
+        self.memory.hold(bytes).then_some(Some(block)).ok_or(NoMemory)
+    }
+
+    async fn deliver_tail(&mut self, block: Rc<PlacedBlock>) -> bool {
         self.log = None;
         let durable = self.pchannel.durable();
         self.deliver(&Chunk::Memory(block), durable).await
     }
 
-    async fn deliver_log(&mut self, at: Offset) -> bool {
+    /// How to read from the log at `at`, with memory to do so.
+    fn plan_log(&mut self, at: Offset) -> Result<ReadPlan, NoMemory> {
+        if self.log.as_ref().is_some_and(|log| log.next_offset() != at) {
+            self.log = None;
+        }
+        let plan = self.memory.plan(self.shard.config.log.read_ahead_bytes as usize);
+        self.memory.hold(plan.memory).then_some(plan).ok_or(NoMemory)
+    }
+
+    async fn deliver_log(&mut self, at: Offset, plan: ReadPlan) -> bool {
         if !self.flush().await {
             return false;
         }
         let durable = self.pchannel.durable();
-        let mut log = match self.log.take().filter(|log| log.next_offset() == at) {
+        let mut log = match self.log.take() {
             Some(log) => log,
             None => match self.pchannel.log.cursor(at) {
                 Ok(log) => log,
@@ -236,8 +295,15 @@ impl Scan {
                 }
             },
         };
+        log.read_at_most(plan.window, plan.ahead);
         match self.pchannel.log.read(&mut log, durable).await {
             Ok(Some(chunk)) => {
+                let bytes = chunk.bytes().len();
+                self.memory.learn(&plan, bytes);
+                // A block larger than all before: read again when there is memory for it.
+                if self.memory.for_chunk(bytes) > plan.memory && !self.memory.hold(self.memory.for_chunk(bytes)) {
+                    return true;
+                }
                 self.log = Some(log);
                 self.shard.stats.read_from_log(chunk.bytes().len());
                 self.deliver(&chunk, durable).await
@@ -302,7 +368,7 @@ impl Scan {
                     self.out.extend_from_slice(&header);
                     if record.len() <= COPY_BYTES {
                         self.out.extend_from_slice(record);
-                    } else if !(self.flush().await && self.shard.write_bounded(&mut self.output, record).await) {
+                    } else if !(self.flush().await && self.send(record).await) {
                         return false;
                     }
                     FRAME_HEADER_BYTES + record.len()
@@ -336,11 +402,22 @@ impl Scan {
         FRAME_HEADER_BYTES + length
     }
 
+    /// Writes `bytes`; gives the peer up sooner if others want the memory that is held for it.
+    async fn send(&mut self, bytes: &[u8]) -> bool {
+        let memory = &self.memory;
+        let sent = self
+            .shard
+            .write_while(&mut self.output, bytes, WANTED_PATIENCE, || !memory.is_wanted());
+        sent.await
+    }
+
     async fn flush(&mut self) -> bool {
         if self.out.is_empty() {
             return true;
         }
-        let sent = self.shard.write_bounded(&mut self.output, &self.out).await;
+        let out = std::mem::take(&mut self.out);
+        let sent = self.send(&out).await;
+        self.out = out;
         self.out.clear();
         if self.out.capacity() > 4 * FLUSH_BYTES {
             self.out.shrink_to(FLUSH_BYTES);

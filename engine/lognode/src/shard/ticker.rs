@@ -39,7 +39,8 @@ pub async fn run(shard: Rc<Shard>) {
         last = now;
         turn(&shard);
         // A late turn is not made up for: the pace goes on from here.
-        let pace = quiet.pace(&shard, now);
+        let pace = quiet.pace(&shard, now, shard.stirred.epoch() != stirred);
+        shard.quiet.set(pace == QUIET_PACE);
         next = (next + pace).clamp(now + pace / 2, now + pace);
         shard
             .inbox
@@ -73,9 +74,10 @@ impl Quiet {
         }
     }
 
-    fn pace(&mut self, shard: &Shard, now: Instant) -> Duration {
+    /// The pace from now on. What stirred the shard may not be counted yet.
+    fn pace(&mut self, shard: &Shard, now: Instant, is_stirred: bool) -> Duration {
         let activity = shard.stats.activity();
-        if activity != self.activity || !shard.listened.borrow().is_empty() {
+        if is_stirred || activity != self.activity || !shard.listened.borrow().is_empty() {
             (self.activity, self.since) = (activity, now);
         }
         if now - self.since < QUIET_AFTER {
