@@ -88,7 +88,7 @@ fn readers_that_stand_still_stay_inside_the_budget_and_others_are_served() {
     assert!(reading <= BUDGET / 16 * 3, "{reading}");
     // One that takes what it asked for gets it, though all the others stand in its way.
     let mut live = RawReader::open(&server.address, "p", Start::Earliest).unwrap();
-    let got = live.collect(MESSAGES as usize, PATIENCE);
+    let got = live.collect(MESSAGES as usize, 3 * PATIENCE);
     assert_eq!(got.len() as u64, MESSAGES);
     assert!(got.iter().all(|message| message.body.len() == body.len()));
     server.stop();

@@ -16,7 +16,7 @@ const OUTPUT_BYTES: usize = 256 << 10;
 const SMALL_WINDOW_BYTES: usize = 256 << 10;
 /// A peer that takes nothing for so long, while other readers wait for the memory of what it should take, is given up. It comes
 /// again at its own position.
-pub const WANTED_PATIENCE: Duration = Duration::from_secs(1);
+pub const WANTED_PATIENCE: Duration = Duration::from_millis(200);
 
 /// The memory of one reader. Given back when dropped.
 pub struct ReadMemory {
