@@ -24,8 +24,6 @@ use crate::handover::{Arrival, Connection, Inbox, Seat, Seats};
 
 /// A stranger must say hello within this.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
-/// Strangers whose hello is awaited at once: each holds a file and up to 64 KiB. Others wait to be accepted.
-const STRANGERS_MAX: usize = 1_024;
 /// A stranger must take an answer within this.
 const TAKEN_WITHIN: Duration = Duration::from_secs(5);
 /// A shard must tell its pchannels within this.
@@ -37,6 +35,8 @@ pub struct Acceptor {
     pub inboxes: Vec<Inbox>,
     /// Told once when the node stops.
     pub stop: Arc<Notify>,
+    /// Strangers whose hello is awaited at once: each holds a file and up to 64 KiB. Others wait to be accepted.
+    pub strangers: usize,
     /// How many connections there are and may be.
     pub seats: Arc<Seats>,
     /// Name of the node, for greetings.
@@ -46,7 +46,7 @@ pub struct Acceptor {
 impl Acceptor {
     /// Accepts until the node stops.
     pub async fn run(self: Arc<Self>, listener: TcpListener) {
-        let strangers = Arc::new(Semaphore::new(STRANGERS_MAX));
+        let strangers = Arc::new(Semaphore::new(self.strangers));
         loop {
             let next = async {
                 let stranger = strangers.clone().acquire_owned().await;
@@ -133,7 +133,7 @@ impl Acceptor {
         let (taken, max) = (self.seats.taken(), self.seats.max);
         let mut refusal = Refusal::new(
             RefusalCode::RateLimited,
-            format!("the node serves {taken} connections of {max}; come again, or raise limits.connections"),
+            format!("the node serves {taken} connections of {max}; come again, or raise limits.connections (and, if it is higher, ulimit -n)"),
         );
         refusal.limit_name = "connections".to_owned();
         (refusal.measured, refusal.limit_value) = (taken as u64, max as u64);

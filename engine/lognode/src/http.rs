@@ -1,11 +1,13 @@
 //! `/healthz`, `/readyz` and `/metrics`, on the side thread.
+//!
+//! Few connections, and none that says nothing for long: each holds a file, and the files belong to the logs.
 
 use std::{
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use axum::{
@@ -15,12 +17,27 @@ use axum::{
     response::IntoResponse,
     routing::get,
 };
-use tokio::net::TcpListener;
+use hyper::server::conn::http1;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    time::{sleep, timeout},
+};
 
 use crate::{keeper::Keeper, metrics, shard::Published, time_source::TimeSource};
 
 /// A shard that has not shown itself for so long is unhealthy, in milliseconds.
 const SILENT_MS_MAX: u64 = 5_000;
+/// Connections served at once. Others wait to be accepted.
+pub const CONNECTIONS_MAX: usize = 64;
+/// The head of a request must be there within this, also on a connection that was used before.
+const REQUEST_WITHIN: Duration = Duration::from_secs(5);
+/// A connection ends after this whatever it does, also one that takes its answer a byte at a time.
+const CONNECTION_WITHIN: Duration = Duration::from_secs(120);
 
 /// What the pages show.
 pub struct Shown {
@@ -49,9 +66,36 @@ pub async fn serve(listener: TcpListener, shown: Arc<Shown>) {
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics_page))
         .with_state(shown);
-    if let Err(error) = axum::serve(listener, pages).await {
-        tracing::error!(%error, "HTTP ended");
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        // Never closed, so there is always a place in the end.
+        let Ok(place) = places.clone().acquire_owned().await else {
+            return;
+        };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let pages = pages.clone();
+                tokio::spawn(async move {
+                    answer(stream, pages).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "no HTTP connection could be accepted");
+                sleep(Duration::from_millis(50)).await;
+            }
+        }
     }
+}
+
+/// Answers the requests of one connection.
+async fn answer(stream: TcpStream, pages: Router) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(REQUEST_WITHIN)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(pages));
+    // How a stranger's connection ended is of no interest.
+    let _ = timeout(CONNECTION_WITHIN, connection).await;
 }
 
 async fn healthz(State(shown): State<Arc<Shown>>) -> impl IntoResponse {

@@ -27,6 +27,7 @@ use crate::{
     heartbeat, http,
     keeper::{self, Keeper},
     metadata::{Metadata, MetadataError},
+    probe::{self, ClientFiles, Needs},
     shard::{Published, Shard, ShardSeed},
     time_source::{self, TimeSource},
 };
@@ -124,10 +125,12 @@ impl Node {
             heartbeat::start(watched, stopping.clone()).map_err(|cause| thread_error("heartbeat", cause))?;
         let ready = Arc::new(AtomicBool::new(false));
         let stop_side = Arc::new(Notify::new());
+        let files = client_files(&config, existing.len());
         let acceptor = Acceptor {
             inboxes,
             stop: stop_side.clone(),
-            seats: Seats::new(config.limits.connections),
+            strangers: files.strangers,
+            seats: Seats::new(files.clients),
             server_name,
         };
         let shown = http::Shown {
@@ -230,6 +233,26 @@ fn begin(
             term,
         },
     ))
+}
+
+/// How many connections may be open without taking files from the logs.
+fn client_files(config: &Config, pchannels: usize) -> ClientFiles {
+    let needs = Needs {
+        pchannels: pchannels.max(probe::DEFAULT_PCHANNELS),
+        ..Needs::new(config.cpus().len())
+    };
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let wanted = config.limits.connections;
+    let files = ClientFiles::share(&needs, limit, wanted);
+    if files.clients < wanted {
+        tracing::warn!(
+            connections = files.clients,
+            "fewer connections than limits.connections = {wanted} are served, since the limit of open files is {}: raise it with \
+             ulimit -n or LimitNOFILE=",
+            limit.unwrap_or(u64::MAX)
+        );
+    }
+    files
 }
 
 fn thread_error(what: &str, cause: io::Error) -> StartError {

@@ -24,7 +24,7 @@ mod uring;
 
 use std::path::Path;
 
-pub use needs::{DEFAULT_CONNECTIONS, DEFAULT_PCHANNELS, IO_MEMORY_PER_SHARD_BYTES, Needs};
+pub use needs::{ClientFiles, DEFAULT_CONNECTIONS, DEFAULT_PCHANNELS, IO_MEMORY_PER_SHARD_BYTES, Needs};
 pub use report::{Item, Report, Status};
 pub use startup::{StartupError, raise_soft_limits, startup_check};
 

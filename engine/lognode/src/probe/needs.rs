@@ -10,8 +10,8 @@ pub const DEFAULT_PCHANNELS: usize = 64;
 /// Client connections that are counted with when nobody says.
 pub const DEFAULT_CONNECTIONS: usize = 1_000;
 
-/// Files that a process of this kind has open anyway: standard streams, listeners, rings, event descriptors, sysfs.
-const BASE_FILES: u64 = 64;
+/// Files that a process of this kind has open anyway: standard streams, listeners, rings, event descriptors, sysfs, HTTP.
+const BASE_FILES: u64 = 64 + crate::http::CONNECTIONS_MAX as u64;
 /// Rings, event and timer descriptors of one shard.
 const FILES_PER_SHARD: u64 = 16;
 /// Active segment, the next one being prepared, checkpoint and its successor, and two old segments read by a reader far behind.
@@ -49,5 +49,52 @@ impl Needs {
     /// Open files with all clients connected.
     pub(crate) fn files(&self) -> u64 {
         self.files_without_clients() + self.connections as u64
+    }
+}
+
+/// Files that connections may hold, so that the logs never go without: a log that can't open its next segment closes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientFiles {
+    /// Connections whose hello is awaited.
+    pub strangers: usize,
+    /// Connections of clients.
+    pub clients: usize,
+}
+
+impl ClientFiles {
+    /// Strangers at once, where files are plenty.
+    const STRANGERS_MAX: u64 = 1_024;
+    /// Below this a node is of no use.
+    const MIN: u64 = 8;
+
+    /// Shares out what is left of `limit` open files (`None`: no limit) after the needs of shards and pchannels, with up to
+    /// `wanted` clients.
+    pub fn share(needs: &Needs, limit: Option<u64>, wanted: usize) -> Self {
+        let left = limit.map_or(u64::MAX, |limit| limit.saturating_sub(needs.files_without_clients()));
+        let strangers = (left / 4).clamp(Self::MIN, Self::STRANGERS_MAX);
+        let clients = left.saturating_sub(strangers).max(Self::MIN).min(wanted as u64);
+        Self {
+            strangers: strangers as usize,
+            clients: clients as usize,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_the_logs_their_files() {
+        let needs = Needs::new(1);
+        let bare = needs.files_without_clients();
+        for limit in [bare + 32, 1_024, 4_096, 20_000] {
+            let share = ClientFiles::share(&needs, Some(limit), 9_000);
+            let all = bare + (share.strangers + share.clients) as u64;
+            assert!(all <= limit && share.strangers >= 8 && share.clients >= 8, "{limit}: {share:?}");
+        }
+        assert_eq!(ClientFiles::share(&needs, Some(20_000), 9_000).clients, 9_000);
+        let plenty = ClientFiles::share(&needs, None, 9_000);
+        assert_eq!((plenty.strangers, plenty.clients), (1_024, 9_000));
     }
 }

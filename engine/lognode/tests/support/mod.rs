@@ -49,6 +49,8 @@ pub struct Options {
     pub env: Vec<(String, String)>,
     pub listen: Option<String>,
     pub args: Vec<String>,
+    /// Hard limit of open files.
+    pub open_files: Option<u32>,
 }
 
 impl Options {
@@ -59,6 +61,11 @@ impl Options {
 
     pub fn arg(mut self, arg: &str) -> Self {
         self.args.push(arg.to_owned());
+        self
+    }
+
+    pub fn open_files(mut self, limit: u32) -> Self {
+        self.open_files = Some(limit);
         self
     }
 
@@ -93,7 +100,15 @@ impl Server {
     }
 
     pub fn command(data_dir: &Path, options: &Options) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_lognode"));
+        let binary = env!("CARGO_BIN_EXE_lognode");
+        let mut command = match options.open_files {
+            None => Command::new(binary),
+            Some(limit) => {
+                let mut shell = Command::new("sh");
+                shell.args(["-c", &format!("ulimit -n {limit}; exec \"$0\" \"$@\""), binary]);
+                shell
+            }
+        };
         command
             .arg("serve")
             .arg("--data-dir")
