@@ -23,6 +23,15 @@ pub struct BlockFacts {
     pub bytes: Bytes,
 }
 
+/// How many blocks may be in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InFlight {
+    /// Blocks that are not full: the fewer, the more gathers in each, and the fewer syncs there are.
+    pub lone: usize,
+    /// Full blocks: they gain nothing from waiting, and a disk is fastest with several at work. At least `lone`.
+    pub full: usize,
+}
+
 /// A block that the committer can't take. The caller has broken the order: close the pchannel and recover it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
@@ -95,7 +104,7 @@ pub struct Committer {
     sealed_timetick: Timetick,
     first_id: u64,
     ring: VecDeque<Slot>,
-    max_in_flight: usize,
+    limits: InFlight,
     in_flight_bytes: u64,
     /// Blocks from this id on are never acked.
     cut: Option<BlockId>,
@@ -103,27 +112,32 @@ pub struct Committer {
 }
 
 impl Committer {
-    /// A log that is durable up to `durable`, its last timetick being `durable_timetick`, with room for `max_in_flight`
-    /// blocks (at least 1).
-    pub fn new(durable: Offset, durable_timetick: Timetick, max_in_flight: usize) -> Self {
-        let max_in_flight = max_in_flight.max(1);
+    /// A log that is durable up to `durable`, its last timetick being `durable_timetick`, with room for `limits` blocks
+    /// (at least 1).
+    pub fn new(durable: Offset, durable_timetick: Timetick, limits: InFlight) -> Self {
+        let lone = limits.lone.max(1);
+        let limits = InFlight {
+            lone,
+            full: limits.full.max(lone),
+        };
         Self {
             durable,
             durable_timetick,
             sealed: durable,
             sealed_timetick: durable_timetick,
             first_id: 0,
-            ring: VecDeque::with_capacity(max_in_flight),
-            max_in_flight,
+            ring: VecDeque::with_capacity(limits.full),
+            limits,
             in_flight_bytes: 0,
             cut: None,
             failure: None,
         }
     }
 
-    /// Whether a block may be sealed now.
-    pub fn may_seal(&self) -> bool {
-        self.failure.is_none() && self.ring.len() < self.max_in_flight
+    /// Whether a block may be sealed now; `is_full`: nothing more will fit into it.
+    pub fn may_seal(&self, is_full: bool) -> bool {
+        let limit = if is_full { self.limits.full } else { self.limits.lone };
+        self.failure.is_none() && self.ring.len() < limit
     }
 
     /// Takes in a block that is about to be written. Blocks come in log order.
@@ -140,7 +154,7 @@ impl Committer {
                 first_failed: failure.first_offset,
             });
         }
-        if self.ring.len() >= self.max_in_flight {
+        if self.ring.len() >= self.limits.full {
             return Err(SealError::Full {
                 in_flight: self.ring.len(),
             });
@@ -254,13 +268,32 @@ mod tests {
         }
     }
 
+    fn same(limit: usize) -> InFlight {
+        InFlight {
+            lone: limit,
+            full: limit,
+        }
+    }
+
+    /// Seen failing when one limit holds for all blocks.
+    #[test]
+    fn full_blocks_need_not_wait_for_few_in_flight() {
+        let limits = InFlight { lone: 1, full: 3 };
+        let mut committer = Committer::new(Offset::ZERO, Timetick::ZERO, limits);
+        for at in 0..3 {
+            assert_eq!((committer.may_seal(false), committer.may_seal(true)), (at == 0, true));
+            committer.sealed(block(at, 1)).unwrap();
+        }
+        assert!(!committer.may_seal(true));
+    }
+
     #[test]
     fn acks_wait_for_the_blocks_before() {
-        let mut committer = Committer::new(Offset(5), Timetick(7), 3);
+        let mut committer = Committer::new(Offset(5), Timetick(7), same(3));
         let a = committer.sealed(block(5, 2)).unwrap();
         let b = committer.sealed(block(7, 1)).unwrap();
         let c = committer.sealed(block(8, 4)).unwrap();
-        assert!(!committer.may_seal());
+        assert!(!committer.may_seal(true));
         assert_eq!(committer.sealed(block(12, 1)), Err(SealError::Full { in_flight: 3 }));
         assert_eq!(committer.completed(c), None);
         assert_eq!(committer.completed(b), None);
@@ -280,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_failed_block_stops_everything_from_it_on() {
-        let mut committer = Committer::new(Offset::ZERO, Timetick::ZERO, 4);
+        let mut committer = Committer::new(Offset::ZERO, Timetick::ZERO, same(4));
         let ids: Vec<_> = (0..4).map(|at| committer.sealed(block(at, 1)).unwrap()).collect();
         committer.failed(ids[2]);
         assert_eq!(committer.completed(ids[3]), None);
@@ -294,7 +327,7 @@ mod tests {
                 first_offset: Offset(2)
             })
         );
-        assert!(!committer.may_seal());
+        assert!(!committer.may_seal(true));
         assert_eq!(
             committer.sealed(block(4, 1)),
             Err(SealError::Failed {
@@ -305,7 +338,7 @@ mod tests {
 
     #[test]
     fn an_earlier_failure_told_later_cuts_earlier() {
-        let mut committer = Committer::new(Offset::ZERO, Timetick::ZERO, 4);
+        let mut committer = Committer::new(Offset::ZERO, Timetick::ZERO, same(4));
         let ids: Vec<_> = (0..3).map(|at| committer.sealed(block(at, 1)).unwrap()).collect();
         committer.failed(ids[2]);
         committer.failed(ids[0]);
@@ -316,7 +349,7 @@ mod tests {
 
     #[test]
     fn blocks_out_of_order_are_refused() {
-        let mut committer = Committer::new(Offset(3), Timetick(1_010), 4);
+        let mut committer = Committer::new(Offset(3), Timetick(1_010), same(4));
         assert!(matches!(
             committer.sealed(block(4, 1)),
             Err(SealError::NotNext {
@@ -339,9 +372,9 @@ mod tests {
         // Against a model: durable is the end of the longest prefix of completed blocks before the first failed one.
         #[test]
         fn durable_is_the_longest_finished_prefix(
-            steps in prop::collection::vec((0u8..8, 0usize..8, 1u64..5), 1..200), room in 1usize..8
+            steps in prop::collection::vec((0u8..8, 0usize..8, 1u64..5), 1..200), lone in 1usize..8, full in 1usize..8
         ) {
-            let mut committer = Committer::new(Offset::ZERO, Timetick::ZERO, room);
+            let mut committer = Committer::new(Offset::ZERO, Timetick::ZERO, InFlight { lone, full });
             let capacity = committer.ring.capacity();
             let mut model: Vec<(BlockFacts, u8)> = Vec::new(); // 0 in flight, 1 completed, 2 failed
             for (kind, pick, count) in steps {
@@ -349,7 +382,7 @@ mod tests {
                 let before = committer.durable();
                 let open: Vec<usize> = (0..model.len()).filter(|at| model[*at].1 == 0).collect();
                 let answer = match kind {
-                    0..4 if committer.may_seal() => {
+                    0..4 if committer.may_seal(kind < 2) => {
                         prop_assert_eq!(committer.sealed(block(end, count)), Ok(BlockId(model.len() as u64)));
                         model.push((block(end, count), 0));
                         None

@@ -49,7 +49,7 @@ pub mod time_mark;
 
 pub use budget::{MemoryBudget, OverBudget, PartId, ReleasedTooMuch};
 pub use clock::{HybridClock, Reading, SkewEvent, StoredClock};
-pub use committer::{BlockFacts, BlockId, CommitFailure, Committer, SealError};
+pub use committer::{BlockFacts, BlockId, CommitFailure, Committer, InFlight, SealError};
 pub use cursor::{Cursor, CursorError, LogView, Step};
 pub use dedupe::{
     BadSnapshot, BatchKey, BatchSnapshot, Dedupe, DedupeLimits, DedupeOutcome, DedupeRefusal, ProducerSnapshot,

@@ -133,7 +133,9 @@ impl Acceptor {
         let (taken, max) = (self.seats.taken(), self.seats.max);
         let mut refusal = Refusal::new(
             RefusalCode::RateLimited,
-            format!("the node serves {taken} connections of {max}; come again, or raise limits.connections (and, if it is higher, ulimit -n)"),
+            format!(
+                "the node serves {taken} connections of {max}; come again, or raise limits.connections (and, if it is higher, ulimit -n)"
+            ),
         );
         refusal.limit_name = "connections".to_owned();
         (refusal.measured, refusal.limit_value) = (taken as u64, max as u64);

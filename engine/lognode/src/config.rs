@@ -62,8 +62,10 @@ pub struct LogConfig {
     pub segment_bytes: u64,
     /// Largest block that is written at once, in bytes; a larger batch makes a larger block.
     pub block_bytes: u64,
-    /// Blocks of a pchannel that may be in flight.
+    /// Blocks of a pchannel that may be in flight while they are not full.
     pub writes_in_flight: usize,
+    /// Full blocks of a pchannel that may be in flight; no fewer than `writes_in_flight` are.
+    pub full_writes_in_flight: usize,
     /// How much a reader far behind reads from disk at once, in bytes.
     pub read_ahead_bytes: u64,
 }
@@ -170,6 +172,7 @@ impl Default for LogConfig {
             segment_bytes: 64 << 20,
             block_bytes: 1 << 20,
             writes_in_flight: 3,
+            full_writes_in_flight: 8,
             read_ahead_bytes: 4 << 20,
         }
     }
@@ -293,6 +296,9 @@ impl Config {
         }
         if !(1..=64).contains(&self.log.writes_in_flight) {
             return fault("log.writes_in_flight", "use 1 to 64".to_owned());
+        }
+        if !(1..=64).contains(&self.log.full_writes_in_flight) {
+            return fault("log.full_writes_in_flight", "use 1 to 64".to_owned());
         }
         if !(65_536..=67_108_864).contains(&self.log.block_bytes) {
             return fault("log.block_bytes", "use 65536 to 67108864".to_owned());

@@ -32,7 +32,9 @@ fn silent_http_connections_end_and_pages_are_served() {
     for mut stream in silent {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         // Nothing, or a 408, and then the end.
-        stream.read_to_end(&mut Vec::new()).expect("a silent connection is kept");
+        stream
+            .read_to_end(&mut Vec::new())
+            .expect("a silent connection is kept");
     }
 }
 

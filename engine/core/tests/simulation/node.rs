@@ -1,8 +1,8 @@
 //! A pchannel's shell in small: the machines of the crate wired together as a LogNode wires them.
 
 use lognode_core::{
-    AppendRequest, BatchFacts, BlockFacts, Committer, Dedupe, DedupeLimits, HybridClock, Position, Promise, Reading,
-    Sequenced, Sequencer, Start, StoredClock, TickMachine, TimeMark,
+    AppendRequest, BatchFacts, BlockFacts, Committer, Dedupe, DedupeLimits, HybridClock, InFlight, Position, Promise,
+    Reading, Sequenced, Sequencer, Start, StoredClock, TickMachine, TimeMark,
 };
 use wire_format::{Bytes, Offset, Term, Timetick};
 
@@ -65,7 +65,7 @@ impl Node {
             clock,
             mark,
             sequencer,
-            committer: Committer::new(end, last, 3),
+            committer: Committer::new(end, last, InFlight { lone: 3, full: 5 }),
             ticks: TickMachine::new(last, end),
             filling: Vec::new(),
             waiting: Vec::new(),

@@ -91,7 +91,10 @@ mod tests {
         for limit in [bare + 32, 1_024, 4_096, 20_000] {
             let share = ClientFiles::share(&needs, Some(limit), 9_000);
             let all = bare + (share.strangers + share.clients) as u64;
-            assert!(all <= limit && share.strangers >= 8 && share.clients >= 8, "{limit}: {share:?}");
+            assert!(
+                all <= limit && share.strangers >= 8 && share.clients >= 8,
+                "{limit}: {share:?}"
+            );
         }
         assert_eq!(ClientFiles::share(&needs, Some(20_000), 9_000).clients, 9_000);
         let plenty = ClientFiles::share(&needs, None, 9_000);

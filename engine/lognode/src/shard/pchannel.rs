@@ -12,7 +12,7 @@ use backends::{
     wal::Wal,
 };
 use lognode_core::{
-    Admission, AppendRequest, BlockFacts, BlockId, Committer, HybridClock, LogView, Position, Promise, Quota,
+    Admission, AppendRequest, BlockFacts, BlockId, Committer, HybridClock, InFlight, LogView, Position, Promise, Quota,
     Sequenced, Sequencer, TickMachine,
 };
 use wire_format::{
@@ -101,7 +101,7 @@ pub struct Beginning {
     /// Its quota.
     pub quota: Quota,
     /// Blocks that may be in flight.
-    pub writes_in_flight: usize,
+    pub in_flight: InFlight,
     /// Largest block but for a larger batch.
     pub block_bytes_max: usize,
     /// The shard's memory.
@@ -116,14 +116,14 @@ impl Pchannel {
             log,
             sequencer,
             quota,
-            writes_in_flight,
+            in_flight,
             block_bytes_max,
             memory,
         } = beginning;
         let (next, last) = (sequencer.next_offset(), sequencer.last_timetick());
         let state = State {
             ticks: TickMachine::new(last, next),
-            committer: Committer::new(next, last, writes_in_flight),
+            committer: Committer::new(next, last, in_flight),
             filling: None,
             block_bytes: BLOCK_MIN_BYTES,
             tail: Tail::default(),
@@ -235,7 +235,9 @@ impl Pchannel {
     /// The block being filled, if it holds something and one more may be in flight.
     fn sealable<'a>(&self, state: &'a State) -> Option<&'a BlockBuilder> {
         let block = state.filling.as_ref().filter(|block| !block.is_empty())?;
-        (state.committer.may_seal() && self.closed.borrow().is_none()).then_some(block)
+        // Half of the largest block: another batch of its size might not fit any more.
+        let is_full = block.used() * 2 >= self.block_bytes_max;
+        (state.committer.may_seal(is_full) && self.closed.borrow().is_none()).then_some(block)
     }
 
     /// Room that a seal now would ask of the log; `None` if nothing can be sealed.
