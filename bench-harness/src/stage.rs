@@ -1,12 +1,14 @@
 //! What all scenarios stand on: folder, server, CPUs, raw limits, repeated runs.
 
 use std::{
+    num::NonZeroU64,
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::thread::set_current_timer_slack;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -200,6 +202,8 @@ impl<'a> Stage<'a> {
                 .name("bench-client".to_owned())
                 .spawn_scoped(scope, move || {
                     pin_to(cpu)?;
+                    // A sleep ends when it should, not up to 50 us later.
+                    set_current_timer_slack(NonZeroU64::new(1)).during("timer slack of the client")?;
                     work()
                 });
             thread

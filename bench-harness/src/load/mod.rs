@@ -42,6 +42,8 @@ use crate::error::{BenchError, During};
 
 /// A server that says nothing for so long, while something is due from it, has failed.
 const SILENCE_NS: u64 = 15_000_000_000;
+/// A shorter wait is not worth its two switches.
+const NAP_MIN_NS: u64 = 10_000;
 /// Longest sleep in the poll, so that silence is noticed.
 const NAP_NS: u64 = 500_000_000;
 
@@ -148,24 +150,19 @@ impl Load {
         }
         self.readers.iter_mut().for_each(|reader| reader.last_tick_at_ns = 0);
         let verified_before = self.verified();
-        let spins = matches!(pace, Pace::Rate(_));
+        let is_timed = matches!(pace, Pace::Rate(_));
         let mut heard = begin;
         let mut first = true;
         loop {
             let now = now_ns();
-            if spins || first {
+            if is_timed || first {
                 self.start_all(now)?;
                 first = false;
             }
             if now >= end && self.is_settled() {
                 break;
             }
-            let nap_ns = match (spins, end.saturating_sub(now)) {
-                (true, 1..) => 0,
-                (_, 0) => NAP_NS,
-                (false, left) => left.min(NAP_NS),
-            };
-            self.poll.wait(nap_ns)?;
+            self.poll.wait(self.nap_ns(now, end))?;
             let known = sample.progress();
             self.take_in(&mut sample, end)?;
             if sample.progress() > known || self.is_settled() {
@@ -179,6 +176,20 @@ impl Load {
         sample.client_cpu_s = thread_cpu_s() - cpu_before;
         sample.deliveries_verified = self.verified() - verified_before;
         Ok(sample)
+    }
+
+    /// How long there is nothing to do but to hear. A client that polls instead takes processor time from the server where a
+    /// hypervisor counts both together.
+    fn nap_ns(&self, now: u64, end: u64) -> u64 {
+        let due = self.producers.iter().filter_map(|producer| producer.due.due_at_ns()).min();
+        match (due, end.saturating_sub(now)) {
+            (Some(at), _) => match at.saturating_sub(now) {
+                ..NAP_MIN_NS => 0,
+                left => left.min(NAP_NS),
+            },
+            (None, 0) => NAP_NS,
+            (None, left) => left.min(NAP_NS),
+        }
     }
 
     fn start_all(&mut self, now: u64) -> Result<(), BenchError> {

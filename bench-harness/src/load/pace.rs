@@ -78,6 +78,14 @@ impl Due {
         }
     }
 
+    /// When the next batch of an open loop is due; `None` if the time has no say or is over.
+    pub(super) fn due_at_ns(&self) -> Option<u64> {
+        match self.pace {
+            Pace::Rate(_) => Some(self.next_ns()).filter(|at| *at < self.end_ns),
+            Pace::Window(_) | Pace::Count { .. } => None,
+        }
+    }
+
     fn next_ns(&self) -> u64 {
         (self.begin_ns + self.started as f64 * self.interval_ns) as u64
     }
@@ -91,10 +99,10 @@ mod tests {
     fn an_open_loop_makes_up_for_a_stall_with_the_times_it_should_have_sent() {
         let mut due = Due::new(Pace::Rate(1e6), 1_000, 11_000, 1, 2);
         // Two connections: 2 us apart each, the second one begins 1 us later.
-        assert_eq!(due.take(1_999, 0, 0), None);
+        assert_eq!((due.take(1_999, 0, 0), due.due_at_ns()), (None, Some(2_000)));
         let times: Vec<u64> = std::iter::from_fn(|| due.take(60_000, 9, 9)).collect();
         assert_eq!(times, [2_000, 4_000, 6_000, 8_000, 10_000]);
-        assert!(!due.is_behind());
+        assert_eq!((due.is_behind(), due.due_at_ns()), (false, None));
     }
 
     #[test]
