@@ -155,7 +155,7 @@ impl LocalWal {
             nonce: draw_nonce(),
             size: self.inner.config.segment.get(),
         };
-        // Durable with the first block: a sync covers every write that ended before it began.
+        // Durable with the first block, which waits for the sync that covers both.
         files::write_page(&taken.file, &taken.path, 0, SEGMENT_HEADER_BYTES as usize, |out| {
             header.write(out)
         })
@@ -167,6 +167,7 @@ impl LocalWal {
             taken.file.clone(),
             Footer::begin(base_offset, header.nonce),
         ));
+        next.header_written();
         taken.used();
         self.inner.segments.borrow_mut().push_back(next.clone());
         self.seal_full();

@@ -7,7 +7,7 @@ use std::{
 
 use glommio::{
     GlommioError, allocate_dma_buffer,
-    io::{Directory, DmaFile, OpenOptions, ReadResult},
+    io::{Directory, DmaBuffer, DmaFile, OpenOptions, ReadResult},
 };
 
 use crate::{block::ALIGNMENT, wal::WalError};
@@ -44,6 +44,16 @@ pub fn io_error(action: &'static str, path: &Path, cause: &std::io::Error) -> Wa
 /// Opens an existing segment file for direct reads, and writes if asked.
 pub async fn open(path: &Path, write: bool) -> Result<Rc<DmaFile>, WalError> {
     let file = OpenOptions::new().read(true).write(write).dma_open(path).await;
+    file.map(Rc::new).map_err(|e| error("open", path, &e))
+}
+
+/// Opens an existing segment file so that each write is durable when it ends.
+pub async fn open_synced(path: &Path) -> Result<Rc<DmaFile>, WalError> {
+    let file = OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_DSYNC)
+        .dma_open(path)
+        .await;
     file.map(Rc::new).map_err(|e| error("open", path, &e))
 }
 
@@ -86,6 +96,16 @@ async fn reserve(path: &Path, size: u64, zeros: bool) -> Result<(), WalError> {
     }
     sync(&file, path).await?;
     file.close().await.map_err(|e| error("close", path, &e))
+}
+
+/// Writes a block and makes it durable, and nothing else. `file` is one of [`open_synced`].
+pub async fn write_synced(file: &DmaFile, path: &Path, block: Rc<DmaBuffer>, position: u64) -> Result<(), WalError> {
+    let len = block.len();
+    let written = file.write_rc_at(block, position).await;
+    whole(written.map_err(|e| error("write", path, &e))?, len, path)?;
+    #[cfg(test)]
+    super::sync_failure::before_sync(path)?;
+    Ok(())
 }
 
 /// Makes what was written to a file durable.

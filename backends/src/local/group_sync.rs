@@ -1,7 +1,10 @@
 //! Which writes a sync covers. Pure: it is told what finished and says when to sync.
 //!
 //! One fdatasync runs at a time, beside writes still in flight. It covers exactly the writes that had finished before it
-//! began; those that finish meanwhile wait for the next.
+//! began; those that finish meanwhile wait for the next. A small write that none of this concerns brings its own sync.
+
+/// Larger blocks are faster written first and synced together. Measured: docs/decisions/0008.
+const ALONE_BYTES_MAX: usize = 64 << 10;
 
 /// Names a finished write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,6 +20,12 @@ pub struct GroupSync {
 }
 
 impl GroupSync {
+    /// Whether a write of `len` bytes should go as one that is durable when it ends (`O_DSYNC`). Not while a sync is due or
+    /// running: that one would cover it too.
+    pub fn goes_alone(&self, len: usize) -> bool {
+        len <= ALONE_BYTES_MAX && self.running.is_none() && self.synced == self.written && !self.failed
+    }
+
     /// A write finished.
     pub fn write_done(&mut self) -> Ticket {
         self.written += 1;
@@ -78,6 +87,20 @@ mod tests {
         sync.done(true);
         assert!(sync.is_synced(second));
         assert!(!sync.begin(), "nothing left to sync");
+    }
+
+    #[test]
+    fn only_a_small_write_that_no_sync_would_cover_goes_alone() {
+        let mut sync = GroupSync::default();
+        assert!(sync.goes_alone(4_096) && !sync.goes_alone(ALONE_BYTES_MAX + 1));
+        sync.write_done();
+        assert!(!sync.goes_alone(4_096), "a sync is due");
+        assert!(sync.begin());
+        assert!(!sync.goes_alone(4_096), "a sync runs");
+        sync.done(true);
+        assert!(sync.goes_alone(4_096));
+        sync.fail();
+        assert!(!sync.goes_alone(4_096));
     }
 
     proptest! {

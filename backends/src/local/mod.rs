@@ -140,7 +140,11 @@ impl LocalWal {
         for useless in found.useless {
             files::remove(useless).await?;
         }
-        // What is found here may be the work of a life that ended before its names were durable.
+        // What is found here may be the work of a life that ended before it was durable, or its names. From now on it is
+        // served as durable.
+        for segment in found.segments.iter().filter(|_| !found.checkpoint.clean) {
+            segment.settle_found().await?;
+        }
         files::sync_folder(&config.folder).await?;
         if found.segments.is_empty()
             && let Some(parent) = config.folder.parent()

@@ -94,6 +94,8 @@ pub struct SegmentFile {
     footer_on_disk: Cell<OnDisk>,
     /// Kept open while it is written to.
     file: RefCell<Option<Rc<DmaFile>>>,
+    /// The same file, once more, for small blocks that bring their own sync.
+    synced_file: RefCell<Option<Rc<DmaFile>>>,
     sync: RefCell<GroupSync>,
     sync_signal: Signal,
 }
@@ -118,6 +120,7 @@ impl SegmentFile {
             extent: RefCell::new(extent),
             footer_on_disk: Cell::new(on_disk),
             file: RefCell::new(file),
+            synced_file: RefCell::default(),
             sync: RefCell::default(),
             sync_signal: Signal::default(),
         }
@@ -188,7 +191,29 @@ impl SegmentFile {
         result
     }
 
+    /// Its header page was written, and waits for a sync as a block does.
+    pub fn header_written(&self) {
+        self.sync.borrow_mut().write_done();
+    }
+
+    /// The file as it is opened for blocks that bring their own sync.
+    async fn synced_file(&self) -> Result<Rc<DmaFile>, WalError> {
+        let open = self.synced_file.borrow().clone();
+        if let Some(file) = open {
+            return Ok(file);
+        }
+        let file = files::open_synced(&self.path).await?;
+        // Another block may have been faster.
+        Ok(self.synced_file.borrow_mut().get_or_insert(file).clone())
+    }
+
     async fn write_and_sync(&self, block: &PlacedBlock, position: u64) -> Result<(), WalError> {
+        let goes_alone = self.sync.borrow().goes_alone(block.bytes().len());
+        if goes_alone {
+            let file = self.synced_file().await?;
+            files::write_synced(&file, &self.path, block.buffer.clone(), position).await?;
+            return self.check_sync();
+        }
         let file = self.file().await?;
         let written = file.write_rc_at(block.buffer.clone(), position).await;
         let written = written.map_err(|e| files::error("write", &self.path, &e))?;
@@ -199,13 +224,7 @@ impl SegmentFile {
             if self.sync.borrow().is_synced(ticket) {
                 return Ok(());
             }
-            if self.sync.borrow().is_failed() {
-                return Err(WalError::Io {
-                    action: "sync",
-                    path: self.path.clone(),
-                    detail: "another write or sync of this file failed, so what it covers is not known".to_owned(),
-                });
-            }
+            self.check_sync()?;
             let begins = self.sync.borrow_mut().begin();
             if begins {
                 let result = files::sync(&file, &self.path).await;
@@ -216,6 +235,26 @@ impl SegmentFile {
                 self.sync_signal.changed(seen).await;
             }
         }
+    }
+
+    fn check_sync(&self) -> Result<(), WalError> {
+        if self.sync.borrow().is_failed() {
+            return Err(WalError::Io {
+                action: "sync",
+                path: self.path.clone(),
+                detail: "another write or sync of this file failed, so what it covers is not known".to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Makes durable whatever an earlier life wrote to it, if that may not be.
+    pub async fn settle_found(&self) -> Result<(), WalError> {
+        if self.footer_on_disk.get() == OnDisk::Yes {
+            return Ok(());
+        }
+        let file = self.file().await?;
+        files::sync(&file, &self.path).await
     }
 
     /// Takes no more blocks from now on; its footer is not written.
@@ -243,6 +282,7 @@ impl SegmentFile {
         self.footer_on_disk
             .set(if result.is_ok() { OnDisk::Yes } else { OnDisk::No });
         self.file.borrow_mut().take();
+        self.synced_file.borrow_mut().take();
         result
     }
 

@@ -181,7 +181,11 @@ impl Load {
     /// How long there is nothing to do but to hear. A client that polls instead takes processor time from the server where a
     /// hypervisor counts both together.
     fn nap_ns(&self, now: u64, end: u64) -> u64 {
-        let due = self.producers.iter().filter_map(|producer| producer.due.due_at_ns()).min();
+        let due = self
+            .producers
+            .iter()
+            .filter_map(|producer| producer.due.due_at_ns())
+            .min();
         match (due, end.saturating_sub(now)) {
             (Some(at), _) => match at.saturating_sub(now) {
                 ..NAP_MIN_NS => 0,

@@ -3,6 +3,7 @@
 //! Seen to fail with: as many connections as `limits.connections` says whatever the limit of open files (the log closed at its next
 //! segment); HTTP connections that may stay silent (the page was never served).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
+#![allow(clippy::complexity, clippy::result_large_err)] // tests may spell their types out
 
 mod support;
 
@@ -48,7 +49,7 @@ fn connections_never_take_the_files_of_a_log() {
     producer.ask(&inserts(PCHANNEL, "v", &[b"first"])).ack();
 
     let pages: Vec<_> = (0..300).map(|_| TcpStream::connect(&server.http).unwrap()).collect();
-    let strangers: Vec<_> = (0..300).map(|_| Raw::connect(&server.address).unwrap()).collect();
+    let strangers: Vec<_> = (0..20).map(|_| Raw::connect(&server.address).unwrap()).collect();
     let readers: Vec<_> = (0..300)
         .filter_map(|_| greet(&server.address, &Hello::new("r", Intent::Produce, PCHANNEL)).ok())
         .collect();

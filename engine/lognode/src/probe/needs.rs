@@ -14,8 +14,8 @@ pub const DEFAULT_CONNECTIONS: usize = 1_000;
 const BASE_FILES: u64 = 64 + crate::http::CONNECTIONS_MAX as u64;
 /// Rings, event and timer descriptors of one shard.
 const FILES_PER_SHARD: u64 = 16;
-/// Active segment, the next one being prepared, checkpoint and its successor, and two old segments read by a reader far behind.
-const FILES_PER_PCHANNEL: u64 = 6;
+/// Active segment twice, the next one being prepared, checkpoint and its successor, and two old segments read by a reader far behind.
+const FILES_PER_PCHANNEL: u64 = 7;
 
 /// The counts that the limits depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
