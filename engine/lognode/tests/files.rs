@@ -1,7 +1,7 @@
 //! Open files belong to the logs first: whatever connects, a log can always open its next segment.
 //!
-//! Seen to fail with: as many connections as `limits.connections` says whatever the limit of open files (the log closed at its next
-//! segment); HTTP connections that may stay silent (the page was never served).
+//! Seen to fail with: as many connections as `limits.connections` says whatever the limit of open files (no file was left for
+//! anything); HTTP connections that may stay silent (the page was never served).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
 #![allow(clippy::complexity, clippy::result_large_err)] // tests may spell their types out
 
