@@ -7,7 +7,8 @@ use std::{
 
 use backends::local::LocalConfig;
 use figment::{
-    Figment,
+    Figment, Source,
+    error::Kind,
     providers::{Env, Format, Serialized, Toml},
 };
 use serde::{Deserialize, Serialize};
@@ -242,7 +243,7 @@ pub enum ConfigError {
         cause: std::io::Error,
     },
     /// A key is unknown or a value has the wrong type.
-    #[error("configuration: {0}")]
+    #[error("configuration: {}", faults(.0))]
     Invalid(Box<figment::Error>),
     /// A value can't work.
     #[error("configuration: {key}: {detail}")]
@@ -254,6 +255,27 @@ pub enum ConfigError {
     },
 }
 
+/// `LOGNODE_` variables that are no settings: they belong to command-line flags, to the bench and to tests.
+const NO_SETTINGS: [&str; 5] = ["config", "server", "bin", "wall_offset_file", "log"];
+
+/// What figment found, each with the place where it stands.
+fn faults(error: &figment::Error) -> String {
+    let faults = error.clone().into_iter().map(|fault| {
+        let what = match &fault.kind {
+            Kind::UnknownField(_, known) => format!("no such key; known are {}", known.join(", ")),
+            kind => kind.to_string(),
+        };
+        let source = fault.metadata.as_ref().and_then(|metadata| metadata.source.as_ref());
+        let place = match source.and_then(Source::file_path) {
+            Some(path) => format!("{}: {}", path.display(), fault.path.join(".")),
+            None if fault.path.is_empty() => "configuration file".to_owned(),
+            None => format!("environment variable LOGNODE_{}", fault.path.join("__").to_uppercase()),
+        };
+        format!("{place}: {what}")
+    });
+    faults.collect::<Vec<_>>().join("; ")
+}
+
 const YEAR_S: u64 = 366 * 24 * 3_600;
 
 impl Config {
@@ -261,15 +283,14 @@ impl Config {
     pub fn load(file: Option<&Path>) -> Result<Self, ConfigError> {
         let mut figment = Figment::from(Serialized::defaults(Self::default()));
         if let Some(path) = file {
-            let text = std::fs::read_to_string(path).map_err(|cause| ConfigError::Unreadable {
+            // Figment takes a file that can't be opened for an empty one.
+            std::fs::File::open(path).map_err(|cause| ConfigError::Unreadable {
                 path: path.to_owned(),
                 cause,
             })?;
-            figment = figment.merge(Toml::string(&text));
+            figment = figment.merge(Toml::file_exact(path));
         }
-        let env = Env::prefixed("LOGNODE_")
-            .split("__")
-            .ignore(&["bin", "wall_offset_file", "log"]);
+        let env = Env::prefixed("LOGNODE_").split("__").ignore(&NO_SETTINGS);
         let config: Self = figment
             .merge(env)
             .extract()

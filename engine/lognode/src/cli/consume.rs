@@ -87,6 +87,12 @@ impl Goal {
         self.limit.is_some() || self.to_timetick.is_some() || self.caught_up.is_some()
     }
 
+    /// Whether nothing that was there at the start can come: the reader begins behind it.
+    fn lies_behind(&self, from: Start) -> bool {
+        let behind = |(_, last)| matches!(from, Start::Timetick(from) if from > last);
+        self.caught_up.is_some_and(behind)
+    }
+
     /// Whether a tick says that all has come.
     fn is_reached(&self, tick: Timetick, next_offset: Offset) -> bool {
         let in_time = |to: Timetick| tick >= to;
@@ -132,6 +138,11 @@ async fn consume(args: &ConsumeArgs) -> Result<(), Fault> {
     let filter = Filter::new(args.vchannels.clone(), args.types.clone(), Timetick::ZERO, last);
     let options = ReadOptions::from(args.from).filter(filter);
     let mut reader = Reader::open(args.server.client("consume"), &args.pchannel, options).await?;
+    if let (Start::Timetick(from), Some(info)) = (args.from, info)
+        && from > info.last_timetick
+    {
+        ahead(args, from, info.last_timetick);
+    }
     let mut progress = bar(args, info, reader.position());
     let mut reading = Reading {
         sink,
@@ -150,6 +161,9 @@ async fn consume(args: &ConsumeArgs) -> Result<(), Fault> {
     };
     let begin = reading.next_offset;
     let ended = loop {
+        if reading.goal.lies_behind(args.from) {
+            break Ending::Reached;
+        }
         let event = tokio::select! {
             biased;
             () = signals.next() => break Ending::Interrupted,
@@ -172,6 +186,17 @@ async fn consume(args: &ConsumeArgs) -> Result<(), Fault> {
     let seconds = progress.elapsed().as_secs_f64();
     drop(progress);
     reading.end(args, ended, seconds)
+}
+
+/// The reader begins behind everything there is.
+fn ahead(args: &ConsumeArgs, from: Timetick, last: Timetick) {
+    if !args.until_caught_up {
+        let late = from.physical().get().saturating_sub(last.physical().get());
+        eprintln!(
+            "lognode: timetick {from} lies {late} ms ahead of the last one of {}, {last}; waiting for it",
+            args.pchannel
+        );
+    }
 }
 
 /// The pchannel does not exist. Reading it creates it where the server allows that; a slip of the keyboard should not.

@@ -248,6 +248,9 @@ async fn send(
 
 fn text(summary: &Summary) -> String {
     let Summary { stored, .. } = summary;
+    if stored.rows == 0 {
+        return format!("no rows: nothing was written to {}\n", summary.pchannel);
+    }
     let again = match stored.duplicates {
         0 => String::new(),
         some => format!(", {some} of them answered from an earlier try"),

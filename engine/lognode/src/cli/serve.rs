@@ -1,6 +1,6 @@
 //! `lognode serve`.
 
-use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
+use std::{io::IsTerminal, net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::Args;
 use tracing_subscriber::EnvFilter;
@@ -135,6 +135,7 @@ fn start_logging(logging: &LoggingConfig) -> Result<(), String> {
         .map_err(|e| format!("logging.level {:?}: {e}; use info or lognode=debug,info", logging.level))?;
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()))
         .with_writer(std::io::stderr);
     match logging.format {
         LogFormat::Text => lines.with_target(false).init(),

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use lognode_client::{Admin, Offset};
+use lognode_client::{Admin, Error, Offset};
 use serde_json::json;
 
 use super::{
@@ -40,7 +40,15 @@ pub fn execute(args: &TruncateArgs) -> ExitCode {
 
 async fn truncate(args: &TruncateArgs) -> Result<(), Fault> {
     let admin = Admin::new(args.server.client("truncate"))?;
-    let done = admin.truncate(&args.pchannel, Offset(args.upto)).await?;
+    let done = match admin.truncate(&args.pchannel, Offset(args.upto)).await {
+        Err(Error::BeyondEnd { next, .. }) => {
+            return Err(Fault::failed(format!(
+                "{}: offset {} lies beyond the end, the next one will be {next}; use --upto {next} or less",
+                args.pchannel, args.upto
+            )));
+        }
+        done => done?,
+    };
     let first = done.first_offset.get();
     if args.json {
         return print_json(&json!({

@@ -11,7 +11,7 @@ use wire_format::{
 };
 
 use super::{
-    Shard,
+    Creates, Shard,
     frames::{FrameEnd, FrameReader},
     pchannel::{self, Pchannel},
     produce, refusals, scan, socket,
@@ -34,7 +34,11 @@ pub async fn serve(shard: Rc<Shard>, connection: Connection) {
     };
     let (read, mut write) = stream.split();
     let input = FrameReader::new(read, shard.limits, shard.memory.clone());
-    match shard.pchannel(&hello.pchannel).await {
+    let creates = match hello.intent {
+        Intent::Produce | Intent::Read => Creates::Yes,
+        _ => Creates::No,
+    };
+    match shard.pchannel(&hello.pchannel, creates).await {
         Err(refusal) => say_no(&shard, &mut write, &refusal).await,
         Ok(pchannel) => match hello.intent {
             Intent::Produce => {

@@ -142,6 +142,13 @@ pub struct Shard {
     stopping: Arc<std::sync::atomic::AtomicBool>,
 }
 
+/// Whether naming a pchannel may bring it into being.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Creates {
+    Yes,
+    No,
+}
+
 impl Shard {
     /// The shard of a seed. On its own thread.
     pub fn new(seed: &ShardSeed) -> Rc<Self> {
@@ -181,7 +188,7 @@ impl Shard {
         for name in existing {
             // What can't be opened is told in the log, by `channels` and the metrics, and to whoever asks for it; all others
             // are served.
-            let _ = self.pchannel(&name).await;
+            let _ = self.pchannel(&name, Creates::No).await;
         }
         glommio::spawn_local(retain::run(self.clone())).detach();
         self.publish();
@@ -271,7 +278,7 @@ impl Shard {
     }
 
     /// The pchannel of a name: open, opened now, or created.
-    async fn pchannel(self: &Rc<Self>, name: &str) -> Result<Rc<Pchannel>, Box<Refusal>> {
+    async fn pchannel(self: &Rc<Self>, name: &str, creates: Creates) -> Result<Rc<Pchannel>, Box<Refusal>> {
         check_pchannel_name(name).map_err(|error| Box::new(refusals::of_format(&error)))?;
         if let Some(pchannel) = self.open_pchannel(name) {
             return Ok(pchannel);
@@ -290,7 +297,7 @@ impl Shard {
         if self.is_stopping() {
             return Err(Box::new(pchannel::shutting_down()));
         }
-        self.may_create(name)?;
+        self.may_create(name, creates)?;
         let term = self.term_for(name).await?;
         let pchannel = open::open(self, name, term, self.acked_to(name))
             .await
@@ -320,13 +327,15 @@ impl Shard {
     }
 
     /// Counts the pchannel that is about to be created, if there may be one more.
-    fn may_create(&self, name: &str) -> Result<(), Box<Refusal>> {
+    fn may_create(&self, name: &str, creates: Creates) -> Result<(), Box<Refusal>> {
         if self.config.pchannels_dir().join(name).exists() {
             return Ok(());
         }
         let max = self.config.pchannels.max;
         let one_more = |count| (count < max).then_some(count + 1);
-        let detail = if !self.config.pchannels.auto_create {
+        let detail = if creates == Creates::No {
+            "does not exist; `lognode channels` lists those that do".to_owned()
+        } else if !self.config.pchannels.auto_create {
             "does not exist, and pchannels.auto_create is off; create its folder or turn it on".to_owned()
         } else if self.existing.try_update(Relaxed, Relaxed, one_more).is_err() {
             format!("does not exist, and there are {max} already; raise pchannels.max")
