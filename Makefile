@@ -9,7 +9,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 # How long `make fuzz` goes on, in seconds for each target.
 FUZZ_SECONDS ?= 600
 # Scenarios of `make bench`, and extra flags for each.
-BENCH ?= append latency tail catchup idle
+BENCH ?= append latency tail catchup timetick memory recovery idle
 BENCH_FLAGS ?=
 
 .PHONY: help setup build demo test lint deny bench bench-micro fuzz clean-demo

@@ -36,6 +36,12 @@ enum Command {
     Tail(scenario::tail::TailArgs),
     /// A log that lies on the disk only, read from its beginning.
     Catchup(scenario::catchup::CatchupArgs),
+    /// Ticks that readers get while as much is appended as goes in: how far apart they come.
+    Timetick(scenario::timetick::TimetickArgs),
+    /// As much as goes in beside readers that take nothing: what the server's memory grows to.
+    Memory(scenario::memory::MemoryArgs),
+    /// A long log and kill -9 in the middle of appends: time until it is served again.
+    Recovery(scenario::recovery::RecoveryArgs),
     /// Many pchannels and vchannels and nothing to do: bytes written, CPU.
     Idle(scenario::idle::IdleArgs),
 }
@@ -47,6 +53,9 @@ fn main() -> ExitCode {
         Command::Latency(args) => scenario::latency::execute(&args),
         Command::Tail(args) => scenario::tail::execute(&args),
         Command::Catchup(args) => scenario::catchup::execute(&args),
+        Command::Timetick(args) => scenario::timetick::execute(&args),
+        Command::Memory(args) => scenario::memory::execute(&args),
+        Command::Recovery(args) => scenario::recovery::execute(&args),
         Command::Idle(args) => scenario::idle::execute(&args),
     };
     match result {

@@ -27,8 +27,8 @@ const ACK_FRAME_BYTES: usize = 40;
 /// What each pchannel keeps where old messages are of no use: its segment files are then recycled, as in a log that has
 /// run for a while.
 const KEPT_BYTES: u64 = 256 << 20;
-/// Writes in flight that the server's configuration has by default.
-const SERVER_DEPTH: usize = 3;
+/// Full blocks in flight that the server's configuration allows by default.
+const SERVER_DEPTH: usize = 8;
 /// What the raw limits tell of themselves.
 const LIMIT_STEPS: u32 = 7;
 

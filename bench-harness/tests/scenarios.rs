@@ -159,6 +159,31 @@ fn idle_readers_get_ticks_that_nobody_stores() {
 }
 
 #[test]
+fn ticks_come_to_readers_of_nothing_under_load() {
+    let result = result("timetick --pchannels 3 --no-limits");
+    assert_rates(&result);
+    assert!(result["tick_gap_us"]["p99"].as_f64().unwrap() > 0.0, "{result}");
+}
+
+#[test]
+fn memory_is_told_beside_readers_that_take_nothing() {
+    let result = result("memory --budget-mib 96 --stalled-readers 30 --no-limits");
+    assert_rates(&result);
+    assert_eq!(result["readers_connected"], 30, "{result}");
+    assert_eq!(result["budget_bytes"], 96 << 20, "{result}");
+}
+
+#[test]
+fn recovery_after_kills_keeps_what_was_acked() {
+    let result = result("recovery --mib 50 --pchannels 2 --no-limits");
+    assert!(result["serving_s"].as_f64().unwrap() > 0.0, "{result}");
+    assert!(
+        result["first_acks_s"].as_f64().unwrap() >= result["serving_s"].as_f64().unwrap(),
+        "{result}"
+    );
+}
+
+#[test]
 fn a_server_that_dies_on_the_way_makes_a_failure_and_no_figures() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let mortal = folder.path().join("mortal");

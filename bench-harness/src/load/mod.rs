@@ -300,6 +300,26 @@ impl Load {
         self.places.iter().map(Places::messages).sum()
     }
 
+    /// After the server's process was replaced: a load on the new one, once it is seen that each log goes on behind what was
+    /// acked by the old one. What was in flight may be stored or not.
+    ///
+    /// # Errors
+    /// When the server can't be reached, or something that was acked is missing.
+    pub fn reconnected(&self, address: SocketAddr) -> Result<Self, BenchError> {
+        let mut places = Vec::with_capacity(self.places.len());
+        for (index, before) in self.places.iter().enumerate() {
+            let (_, reply) = greet(address, &pchannel_name(index), Intent::Produce, None)?;
+            places.push(before.going_on(reply.next_offset)?);
+        }
+        Ok(Self {
+            address,
+            poll: Poll::new()?,
+            producers: Vec::new(),
+            readers: Vec::new(),
+            places,
+        })
+    }
+
     /// With nothing in flight: asks the server where each log ends, and holds it against what was acked.
     ///
     /// # Errors

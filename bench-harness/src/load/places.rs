@@ -100,6 +100,26 @@ impl Places {
         Ok(())
     }
 
+    /// After the server's process was replaced: goes on from `log_end`, which must lie at or behind all that was acked.
+    pub(super) fn going_on(&self, log_end: Offset) -> Result<Self, BenchError> {
+        if self.batches != self.behind_last || log_end < self.end() {
+            return Err(self.fault(format!(
+                "{} messages were acked before the server ended, the highest ends at {}, and the log at {log_end}",
+                self.messages(),
+                self.end()
+            )));
+        }
+        Ok(Self {
+            pchannel: self.pchannel.clone(),
+            batch: self.batch,
+            taken: Vec::new(),
+            acked_at_ns: self.acked_at_ns.is_some().then(Vec::new),
+            batches: 0,
+            behind_last: 0,
+            before: log_end.get(),
+        })
+    }
+
     fn fault(&self, what: String) -> BenchError {
         BenchError::Check(format!("pchannel {}: {what}", self.pchannel))
     }
@@ -122,6 +142,8 @@ mod tests {
         places.note(Offset(5), 10, 9).unwrap();
         places.check_dense(Offset(25)).unwrap();
         assert!(places.check_dense(Offset(35)).is_err(), "something that was not acked");
+        assert!(places.going_on(Offset(24)).is_err(), "something acked is gone");
+        assert_eq!(places.going_on(Offset(35)).unwrap().end(), Offset(35));
         assert_eq!(places.messages(), 20);
         assert_eq!(places.acked_at_ns(Offset(18)), Some(7));
         assert_eq!(places.acked_at_ns(Offset(25)), None);

@@ -4,7 +4,10 @@ pub mod append;
 pub mod catchup;
 pub mod idle;
 pub mod latency;
+pub mod memory;
+pub mod recovery;
 pub mod tail;
+pub mod timetick;
 
 mod verdict;
 

@@ -30,7 +30,7 @@ pub(super) fn closed_loop(runs: &[RunFigures]) -> String {
     )
 }
 
-/// In an open loop the rate is given; the question is whether it was held. The client's thread spins by design.
+/// In an open loop the rate is given; the question is whether it was held.
 pub(super) fn open_loop(runs: &[RunFigures], wanted_messages_per_s: f64) -> String {
     let server = median_run(runs, |run| run.server_busiest_thread_share);
     let held = median_run(runs, |run| run.messages_per_s) / wanted_messages_per_s;
@@ -42,7 +42,7 @@ pub(super) fn open_loop(runs: &[RunFigures], wanted_messages_per_s: f64) -> Stri
         "the fixed rate was not held though the server's CPU is not full"
     };
     format!(
-        "{who} ({:.1} % of {wanted_messages_per_s:.0} messages/s; busiest server thread {:.0} %; the client spins){}",
+        "{who} ({:.1} % of {wanted_messages_per_s:.0} messages/s; busiest server thread {:.0} %){}",
         held * 100.0,
         server * 100.0,
         others(runs)
