@@ -30,6 +30,9 @@ pub struct InFlight {
     pub lone: usize,
     /// Full blocks: they gain nothing from waiting, and a disk is fastest with several at work. At least `lone`.
     pub full: usize,
+    /// Bytes of all blocks of all pchannels that share a disk's queue. Beyond it a pchannel has one block in flight and no
+    /// more: a longer queue makes nothing faster, and every ack and every tick waits at its end.
+    pub bytes: Bytes,
 }
 
 /// A block that the committer can't take. The caller has broken the order: close the pchannel and recover it.
@@ -119,6 +122,7 @@ impl Committer {
         let limits = InFlight {
             lone,
             full: limits.full.max(lone),
+            ..limits
         };
         Self {
             durable,
@@ -134,10 +138,12 @@ impl Committer {
         }
     }
 
-    /// Whether a block may be sealed now; `is_full`: nothing more will fit into it.
-    pub fn may_seal(&self, is_full: bool) -> bool {
+    /// Whether a block may be sealed now. `is_full`: nothing more will fit into it. `elsewhere`: what other pchannels have in
+    /// flight to the same disk.
+    pub fn may_seal(&self, is_full: bool, elsewhere: Bytes) -> bool {
         let limit = if is_full { self.limits.full } else { self.limits.lone };
-        self.failure.is_none() && self.ring.len() < limit
+        let has_room = self.in_flight_bytes.saturating_add(elsewhere.0) < self.limits.bytes.0;
+        self.failure.is_none() && (self.ring.is_empty() || (self.ring.len() < limit && has_room))
     }
 
     /// Takes in a block that is about to be written. Blocks come in log order.
@@ -272,19 +278,39 @@ mod tests {
         InFlight {
             lone: limit,
             full: limit,
+            bytes: Bytes(u64::MAX),
         }
     }
 
     /// Seen failing when one limit holds for all blocks.
     #[test]
     fn full_blocks_need_not_wait_for_few_in_flight() {
-        let limits = InFlight { lone: 1, full: 3 };
+        let limits = InFlight { lone: 1, ..same(3) };
         let mut committer = Committer::new(Offset::ZERO, Timetick::ZERO, limits);
         for at in 0..3 {
-            assert_eq!((committer.may_seal(false), committer.may_seal(true)), (at == 0, true));
+            assert_eq!(
+                (
+                    committer.may_seal(false, Bytes::ZERO),
+                    committer.may_seal(true, Bytes::ZERO)
+                ),
+                (at == 0, true)
+            );
             committer.sealed(block(at, 1)).unwrap();
         }
-        assert!(!committer.may_seal(true));
+        assert!(!committer.may_seal(true, Bytes::ZERO));
+    }
+
+    /// Seen failing when the queue of others has no say, and when it can hold up the only block.
+    #[test]
+    fn a_long_queue_leaves_each_pchannel_one_block() {
+        let limits = InFlight {
+            bytes: Bytes(10_000),
+            ..same(3)
+        };
+        let mut committer = Committer::new(Offset::ZERO, Timetick::ZERO, limits);
+        assert!(committer.may_seal(false, Bytes(1 << 30)));
+        committer.sealed(block(0, 1)).unwrap();
+        assert!(committer.may_seal(true, Bytes(5_000)) && !committer.may_seal(true, Bytes(6_000)));
     }
 
     #[test]
@@ -293,7 +319,7 @@ mod tests {
         let a = committer.sealed(block(5, 2)).unwrap();
         let b = committer.sealed(block(7, 1)).unwrap();
         let c = committer.sealed(block(8, 4)).unwrap();
-        assert!(!committer.may_seal(true));
+        assert!(!committer.may_seal(true, Bytes::ZERO));
         assert_eq!(committer.sealed(block(12, 1)), Err(SealError::Full { in_flight: 3 }));
         assert_eq!(committer.completed(c), None);
         assert_eq!(committer.completed(b), None);
@@ -327,7 +353,7 @@ mod tests {
                 first_offset: Offset(2)
             })
         );
-        assert!(!committer.may_seal(true));
+        assert!(!committer.may_seal(true, Bytes::ZERO));
         assert_eq!(
             committer.sealed(block(4, 1)),
             Err(SealError::Failed {
@@ -374,7 +400,7 @@ mod tests {
         fn durable_is_the_longest_finished_prefix(
             steps in prop::collection::vec((0u8..8, 0usize..8, 1u64..5), 1..200), lone in 1usize..8, full in 1usize..8
         ) {
-            let mut committer = Committer::new(Offset::ZERO, Timetick::ZERO, InFlight { lone, full });
+            let mut committer = Committer::new(Offset::ZERO, Timetick::ZERO, InFlight { lone, full, bytes: Bytes(u64::MAX) });
             let capacity = committer.ring.capacity();
             let mut model: Vec<(BlockFacts, u8)> = Vec::new(); // 0 in flight, 1 completed, 2 failed
             for (kind, pick, count) in steps {
@@ -382,7 +408,7 @@ mod tests {
                 let before = committer.durable();
                 let open: Vec<usize> = (0..model.len()).filter(|at| model[*at].1 == 0).collect();
                 let answer = match kind {
-                    0..4 if committer.may_seal(kind < 2) => {
+                    0..4 if committer.may_seal(kind < 2, Bytes::ZERO) => {
                         prop_assert_eq!(committer.sealed(block(end, count)), Ok(BlockId(model.len() as u64)));
                         model.push((block(end, count), 0));
                         None

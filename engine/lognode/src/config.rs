@@ -11,6 +11,7 @@ use figment::{
     error::Kind,
     providers::{Env, Format, Serialized, Toml},
 };
+use lognode_core::InFlight;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use wire_format::{Bytes, Limits};
@@ -65,10 +66,22 @@ pub struct LogConfig {
     pub block_bytes: u64,
     /// Blocks of a pchannel that may be in flight while they are not full.
     pub writes_in_flight: usize,
-    /// Full blocks of a pchannel that may be in flight; no fewer than `writes_in_flight` are.
-    pub full_writes_in_flight: usize,
+    /// Bytes of all blocks of a shard that may be in flight; beyond it each pchannel writes one block at a time.
+    pub bytes_in_flight: u64,
     /// How much a reader far behind reads from disk at once, in bytes.
     pub read_ahead_bytes: u64,
+}
+
+impl LogConfig {
+    /// How many blocks of a pchannel may be in flight. A full one is at least half of the largest.
+    pub fn in_flight(&self) -> InFlight {
+        let full = self.bytes_in_flight / (self.block_bytes / 2).max(1);
+        InFlight {
+            lone: self.writes_in_flight,
+            full: full.clamp(1, 64) as usize,
+            bytes: Bytes(self.bytes_in_flight),
+        }
+    }
 }
 
 /// What a batch may be.
@@ -173,7 +186,7 @@ impl Default for LogConfig {
             segment_bytes: 64 << 20,
             block_bytes: 1 << 20,
             writes_in_flight: 3,
-            full_writes_in_flight: 8,
+            bytes_in_flight: 8 << 20,
             read_ahead_bytes: 4 << 20,
         }
     }
@@ -318,8 +331,8 @@ impl Config {
         if !(1..=64).contains(&self.log.writes_in_flight) {
             return fault("log.writes_in_flight", "use 1 to 64".to_owned());
         }
-        if !(1..=64).contains(&self.log.full_writes_in_flight) {
-            return fault("log.full_writes_in_flight", "use 1 to 64".to_owned());
+        if !(65_536..=1 << 30).contains(&self.log.bytes_in_flight) {
+            return fault("log.bytes_in_flight", "use 65536 to 1073741824".to_owned());
         }
         if !(65_536..=67_108_864).contains(&self.log.block_bytes) {
             return fault("log.block_bytes", "use 65536 to 67108864".to_owned());

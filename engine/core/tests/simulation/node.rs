@@ -65,7 +65,15 @@ impl Node {
             clock,
             mark,
             sequencer,
-            committer: Committer::new(end, last, InFlight { lone: 3, full: 5 }),
+            committer: Committer::new(
+                end,
+                last,
+                InFlight {
+                    lone: 3,
+                    full: 5,
+                    bytes: Bytes(1 << 20),
+                },
+            ),
             ticks: TickMachine::new(last, end),
             filling: Vec::new(),
             waiting: Vec::new(),
@@ -101,7 +109,7 @@ impl Node {
         let (Some(first), Some(last)) = (self.filling.first(), self.filling.last()) else {
             return false;
         };
-        if !self.committer.may_seal() {
+        if !self.committer.may_seal(false, Bytes::ZERO) {
             return false;
         }
         let facts = BlockFacts {

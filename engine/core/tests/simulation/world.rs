@@ -323,7 +323,7 @@ impl World {
             false => self.disk.writes.swap_remove(at).block,
         };
         self.node.committer.failed(failed);
-        assert!(!self.node.committer.may_seal(true));
+        assert!(!self.node.committer.may_seal(true, Bytes::ZERO));
         if self.random.chance(50) {
             self.node.committer.completed(failed);
         }

@@ -27,6 +27,7 @@ mod socket;
 mod stats;
 mod tail;
 mod ticker;
+mod write_queue;
 
 use std::{
     cell::{Cell, RefCell},
@@ -49,7 +50,7 @@ use wire_format::{
     protocol::{AdminReply, PchannelInfo, Refusal, RefusalCode},
 };
 
-use self::{memory::ShardMemory, pchannel::Pchannel, stats::Stats};
+use self::{memory::ShardMemory, pchannel::Pchannel, stats::Stats, write_queue::WriteQueue};
 pub use self::{open::OpenError, stats::Counters};
 use crate::{
     config::Config,
@@ -118,6 +119,7 @@ pub struct Shard {
     source: RefCell<TimeSource>,
     term: Term,
     server_name: String,
+    writes: WriteQueue,
     memory: Rc<ShardMemory>,
     stats: Stats,
     pchannels: RefCell<BTreeMap<String, Rc<Pchannel>>>,
@@ -162,6 +164,7 @@ impl Shard {
             source: RefCell::new(seed.source.clone()),
             term: seed.term,
             server_name: seed.server_name.clone(),
+            writes: WriteQueue::default(),
             memory: Rc::new(ShardMemory::new(seed.config.shards.memory_bytes / shards)),
             stats: Stats::default(),
             pchannels: RefCell::default(),

@@ -7,8 +7,7 @@ use backends::{
     local::{LocalWal, Opened, Replay},
 };
 use lognode_core::{
-    BatchFacts, Dedupe, DedupeLimits, InFlight, LogFacts, Quota, QuotaLimits, Sequencer, Start,
-    recovery::Replay as CoreReplay,
+    BatchFacts, Dedupe, DedupeLimits, LogFacts, Quota, QuotaLimits, Sequencer, Start, recovery::Replay as CoreReplay,
 };
 use thiserror::Error;
 use wire_format::{Bytes, Millis, Offset, Term, batch::Meta};
@@ -108,10 +107,8 @@ pub async fn open(shard: &Rc<Shard>, name: &str, term: Term, acked: Offset) -> R
         log,
         sequencer,
         quota: Quota::new(quota_limits(shard), shard.boot_now()),
-        in_flight: InFlight {
-            lone: shard.config.log.writes_in_flight,
-            full: shard.config.log.full_writes_in_flight,
-        },
+        in_flight: shard.config.log.in_flight(),
+        queue: shard.writes.share(),
         block_bytes_max: shard.config.log.block_bytes as usize,
         memory: shard.memory.clone(),
     };

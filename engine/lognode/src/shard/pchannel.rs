@@ -21,7 +21,7 @@ use wire_format::{
     protocol::{PchannelInfo, Refusal, RefusalCode},
 };
 
-use super::{ack_queue::AckQueue, memory::ShardMemory, refusals, tail::Tail};
+use super::{ack_queue::AckQueue, memory::ShardMemory, refusals, tail::Tail, write_queue::QueueShare};
 
 /// Smallest block that is allocated to be filled; it grows with the load.
 const BLOCK_MIN_BYTES: usize = 64 << 10;
@@ -80,6 +80,7 @@ pub struct Pchannel {
     pub readers: Cell<u32>,
     /// Connections that write it.
     pub acks: AckQueue,
+    queue: QueueShare,
     block_bytes_max: usize,
     memory: Rc<ShardMemory>,
     state: RefCell<State>,
@@ -102,6 +103,8 @@ pub struct Beginning {
     pub quota: Quota,
     /// Blocks that may be in flight.
     pub in_flight: InFlight,
+    /// Its part of the shard's writes in flight.
+    pub queue: QueueShare,
     /// Largest block but for a larger batch.
     pub block_bytes_max: usize,
     /// The shard's memory.
@@ -117,6 +120,7 @@ impl Pchannel {
             sequencer,
             quota,
             in_flight,
+            queue,
             block_bytes_max,
             memory,
         } = beginning;
@@ -141,6 +145,7 @@ impl Pchannel {
             keeps_empty: Cell::new(false),
             readers: Cell::new(0),
             acks: AckQueue::default(),
+            queue,
             block_bytes_max,
             memory,
             state: RefCell::new(state),
@@ -237,7 +242,8 @@ impl Pchannel {
         let block = state.filling.as_ref().filter(|block| !block.is_empty())?;
         // Half of the largest block: another batch of its size might not fit any more.
         let is_full = block.used() * 2 >= self.block_bytes_max;
-        (state.committer.may_seal(is_full) && self.closed.borrow().is_none()).then_some(block)
+        let may_seal = state.committer.may_seal(is_full, self.queue.elsewhere());
+        (may_seal && self.closed.borrow().is_none()).then_some(block)
     }
 
     /// Room that a seal now would ask of the log; `None` if nothing can be sealed.
@@ -315,7 +321,10 @@ impl Pchannel {
             bytes: Bytes(block.disk_len()),
         };
         match state.committer.sealed(facts) {
-            Ok(id) => Some(Sealed { id, block }),
+            Ok(id) => {
+                self.queue.set(state.committer.in_flight_bytes());
+                Some(Sealed { id, block })
+            }
             Err(error) => {
                 self.memory.give_back_kept(block.disk_len() as usize);
                 self.close_in(state, refusals::log_failed(&self.name, &error.to_string()));
@@ -353,8 +362,12 @@ impl Pchannel {
 
     /// A block is durable, or its write failed.
     pub fn completed(&self, id: BlockId) {
-        let moved = self.state.borrow_mut().committer.completed(id);
+        let (moved, in_flight) = {
+            let committer = &mut self.state.borrow_mut().committer;
+            (committer.completed(id), committer.in_flight_bytes())
+        };
         if moved.is_some() {
+            self.queue.set(in_flight);
             self.acks.advance(self.durable());
             self.changed.notify();
         }
@@ -396,6 +409,7 @@ impl Pchannel {
 
     /// The writing task has ended: nothing of this opening is in flight any more.
     pub fn writing_ended(&self) {
+        self.queue.set(Bytes::ZERO);
         self.writing.set(false);
         self.ended.notify();
     }
